@@ -1,0 +1,120 @@
+"""The words every room shares: tensors, messages, updates, state, and the one seam, Federation.
+
+Everything that travels or is saved is a flat dict of named tensors. A name has its group in front:
+``model/conv1.weight``, ``buffers/norm.running_mean``, ``server/c/fc.bias``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+Tensors = dict[str, torch.Tensor]
+Scalars = dict[str, Any]  # what JSON can say: numbers, strings, lists, dicts
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the moderator asks one client to do."""
+
+    client: int
+    round: int
+    job: str
+    tensors: Tensors = field(default_factory=dict)
+    scalars: Scalars = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client answered."""
+
+    client: int
+    tensors: Tensors = field(default_factory=dict)
+    scalars: Scalars = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A client that did not answer, and why."""
+
+    client: int
+    reason: str
+
+
+class Federation(Protocol):
+    """The engine, and the only seam: messages go out, replies or absences come back, in the order asked."""
+
+    @property
+    def clients(self) -> Sequence[int]: ...
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client, or its stand-in, learnt in a round: delta = its weights minus the model it was sent."""
+
+    client: int
+    delta: Tensors
+    samples: int
+    steps: int
+    buffers: Tensors = field(default_factory=dict)
+    extra: Tensors = field(default_factory=dict)
+    synthetic: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the moderator knows between two rounds; a checkpoint is exactly this."""
+
+    round: int
+    model: Tensors
+    buffers: Tensors
+    algorithm: Tensors
+    absence: Tensors
+    trust: Tensors
+    accepted: Mapping[int, int] = field(default_factory=dict)  # client -> the last round its update counted
+
+    def next(self, **changes: Any) -> State:
+        return replace(self, round=self.round + 1, **changes)
+
+
+def pack(**groups: Tensors) -> Tensors:
+    """Groups of tensors as one flat dict, the group's name in front.
+
+    >>> list(pack(model={"w": torch.zeros(1)}, server={}))
+    ['model/w']
+    """
+    return {
+        f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()
+    }
+
+
+def unpack(tensors: Tensors, group: str) -> Tensors:
+    """The tensors of one group, without the group's name; the opposite of pack."""
+    prefix = group + "/"
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def size(tensors: Tensors) -> int:
+    """Bytes of the tensors on the wire."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def weighted_sum(items: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """Sum of weight x tensors, name by name.
+
+    >>> weighted_sum([{"w": torch.tensor([2.0])}, {"w": torch.tensor([4.0])}], [0.5, 0.25])
+    {'w': tensor([2.])}
+    """
+    total = {name: tensor * weights[0] for name, tensor in items[0].items()}
+    for tensors, weight in zip(items[1:], weights[1:], strict=True):
+        for name, tensor in tensors.items():
+            total[name].add_(tensor, alpha=weight)
+    return total

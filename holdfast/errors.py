@@ -1,0 +1,23 @@
+"""Errors that are sentences for the user."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HoldfastError(Exception):
+    """What is wrong, where, and what to do: one sentence, shown to the user without a traceback."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A closing half-sentence that names the known word most like this one.
+
+    >>> nearest("fedporx", ["fedavg", "fedprox"])
+    "did you mean 'fedprox'?"
+    >>> nearest("zzz", ["fedavg", "fedprox"])
+    'known: fedavg, fedprox'
+    """
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)

@@ -58,9 +58,7 @@ class Choice:
     def __str__(self) -> str:
         if self.argument is not None:
             return f"{self.name}:{self.argument}"
-        return self.name + (
-            ":" + ",".join(f"{k}={v}" for k, v in self.options.items()) if self.options else ""
-        )
+        return self.name + (":" + ",".join(f"{k}={v}" for k, v in self.options.items()) if self.options else "")
 
     def as_json(self) -> object:
         """What parse() reads back to the same choice."""
@@ -134,16 +132,13 @@ def convert(value: object, hint: Any, key: str) -> Any:
         if len(kinds) != len(value):
             raise HoldfastError(f"{key}: expected {len(kinds)} values, got {len(value)}.")
         return tuple(
-            convert(item, kind, f"{key}[{i}]")
-            for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
+            convert(item, kind, f"{key}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
         )
     if isinstance(value, str) and hint is not str:
         return convert(_read(value, hint, key), hint, key)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(hint, type) and (
-        not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)
-    ):
+    if isinstance(hint, type) and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
         raise HoldfastError(f"{key}: expected {_english(hint)}, got {value!r}.")
     return value
 

@@ -91,9 +91,7 @@ def pack(**groups: Tensors) -> Tensors:
     >>> list(pack(model={"w": torch.zeros(1)}, server={}))
     ['model/w']
     """
-    return {
-        f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()
-    }
+    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
 
 def unpack(tensors: Tensors, group: str) -> Tensors:

@@ -1,0 +1,1 @@
+"""Federated learning that holds fast when clients go missing or go bad."""

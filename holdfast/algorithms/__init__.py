@@ -1,0 +1,1 @@
+"""How clients learn and how their updates are averaged."""

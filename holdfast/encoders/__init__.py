@@ -1,0 +1,1 @@
+"""Public encoders P_R and the guidance producer P_G."""

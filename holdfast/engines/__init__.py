@@ -1,0 +1,1 @@
+"""Engines: the embedded one, and Flower."""

@@ -1,0 +1,1 @@
+"""Exact noise, honest accounting, and audits that try to break them."""

@@ -1,0 +1,1 @@
+"""How much weight each update deserves."""

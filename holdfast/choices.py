@@ -81,6 +81,7 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
     if not dataclasses.is_dataclass(kind):
         return kind(**choice.options)
     hints = typing.get_type_hints(kind)
+    make: Any = kind
     fields = [f.name for f in dataclasses.fields(kind) if f.init]
     options = dict(choice.options)
     if argument is not None:
@@ -94,7 +95,7 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
             raise HoldfastError(f"{key}: {choice.name!r} has no option {option!r}; {hint}")
         values[option] = convert(value, hints[option], f"{key}.{option}")
     try:
-        return kind(**values)
+        return make(**values)
     except ValueError as error:
         raise HoldfastError(f"{key}: {choice.name!r}: {error}") from None
 

@@ -45,6 +45,29 @@ class Absent:
     reason: str
 
 
+@dataclass(frozen=True)
+class Learning:
+    """How a client trains: plain SGD with momentum, anew each round."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def reach(self, steps: int) -> float:
+        """How far `steps` steps carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
+
+        With momentum rho, the gradient of step k counts (1 - rho^(steps - k + 1)) / (1 - rho) times, hence
+        ||a||_1 = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); without momentum it is `steps`.
+
+        >>> Learning(momentum=0.0).reach(3), Learning(momentum=0.5).reach(2)  # 1.5 + 1
+        (3.0, 2.5)
+        """
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+
 class Federation(Protocol):
     """The engine, and the only seam: messages go out, replies or absences come back, in the order asked."""
 

@@ -1,1 +1,19 @@
-"""How clients learn and how their updates are averaged."""
+"""How clients learn and how their updates are averaged: one short file each."""
+
+from __future__ import annotations
+
+from holdfast.algorithms.adabest import AdaBest
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.feddyn import FedDyn
+from holdfast.algorithms.fednova import FedNova
+from holdfast.algorithms.fedprox import FedProx
+from holdfast.algorithms.scaffold import Scaffold
+
+ALGORITHMS: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fednova": FedNova,
+    "feddyn": FedDyn,
+    "adabest": AdaBest,
+    "scaffold": Scaffold,
+}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples held by one party. A model is called as model(*inputs); images are uint8 or float in [0, 1], (N, C, H, W)."""
+    """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1]."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor  # whole-number classes (N,), or soft labels (N, classes)

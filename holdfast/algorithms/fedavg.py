@@ -1,0 +1,79 @@
+"""FedAvg: clients train, the moderator averages (McMahan et al., AISTATS 2017).
+
+    w <- w + sum_i a_i (w_i - w),   sum_i a_i = 1
+
+An algorithm is what happens at four moments; FedAvg does the least at each, and the others change one or two:
+
+    begin       before round 1: the moderator's memory
+    correction  at a client, each step: what is added to the gradient
+    remember    at a client, after its steps: its own memory, and what travels with its update
+    aggregate   at the moderator: the new model and the moderator's new memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from holdfast.core import Learning, Tensors, Update, weighted_sum
+
+Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client did in one round."""
+
+    round: int
+    steps: int
+    last: int  # the last round in which this client's update counted; -1: never
+    learning: Learning
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Train locally, average by weight."""
+
+    weights: ClassVar[str] = "samples"  # the weights of its paper: by samples, or uniform
+
+    def begin(self, model: Tensors) -> Tensors:
+        return {}
+
+    def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction | None:
+        return None
+
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        return {}, {}
+
+    def broadcast(self, server: Tensors) -> Tensors:
+        """The part of the moderator's memory that clients need."""
+        return {}
+
+    def aggregate(
+        self,
+        model: Tensors,
+        updates: Sequence[Update],
+        weights: Sequence[float],
+        server: Tensors,
+        clients: int,
+        learning: Learning,
+    ) -> tuple[Tensors, Tensors]:
+        return add(model, average(updates, weights)), server
+
+
+def average(updates: Sequence[Update], weights: Sequence[float]) -> Tensors:
+    """sum_i a_i delta_i."""
+    return weighted_sum([update.delta for update in updates], weights)
+
+
+def add(a: Tensors, b: Tensors, scale: float = 1.0) -> Tensors:
+    """a + scale b, name by name.
+
+    >>> import torch
+    >>> add({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}, -0.5)
+    {'w': tensor([0.])}
+    """
+    return {name: tensor.add(b[name], alpha=scale) for name, tensor in a.items()}

@@ -1,0 +1,60 @@
+"""SCAFFOLD: control variates against client drift (Karimireddy et al., ICML 2020; option II).
+
+The moderator keeps c, client i keeps c_i (both at first 0). Each gradient gets  + c - c_i.  After its steps
+
+    c_i+ = c_i - c + (w_t - w_i) / (lr ||a||_1)                        at the client
+    w   <- w + sum_i a_i (w_i - w),   c <- c + (|S|/N) sum_i a_i (c_i+ - c_i)      at the moderator; S took part, of N
+
+||a||_1 is the number of steps K, as printed, for plain SGD; with momentum it is the reach of K steps
+(`Learning.reach`), so that c_i+ stays a mean of gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from holdfast.algorithms.fedavg import Correction, FedAvg, Work, add, average
+from holdfast.core import Learning, Tensors, Update, weighted_sum
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """Stochastic controlled averaging.
+
+    >>> c, c_i = {"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}
+    >>> Scaffold().correction({}, c, c_i)("w", torch.tensor([9.0]))
+    tensor([-2.])
+    """
+
+    weights: ClassVar[str] = "uniform"
+
+    def begin(self, model: Tensors) -> Tensors:
+        return {name: torch.zeros_like(weight) for name, weight in model.items()}
+
+    def broadcast(self, server: Tensors) -> Tensors:
+        return server
+
+    def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction:
+        c_minus_ci = add(server, memory, -1.0) if memory else server
+        return lambda name, weight: c_minus_ci[name]
+
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+        reach = work.learning.lr * work.learning.reach(work.steps)
+        change = {name: -server[name] - delta[name] / reach for name in delta}  # c_i+ - c_i
+        return (add(memory, change) if memory else change), change
+
+    def aggregate(
+        self,
+        model: Tensors,
+        updates: Sequence[Update],
+        weights: Sequence[float],
+        server: Tensors,
+        clients: int,
+        learning: Learning,
+    ) -> tuple[Tensors, Tensors]:
+        change = weighted_sum([update.extra for update in updates], weights)
+        return add(model, average(updates, weights)), add(server, change, len(updates) / clients)

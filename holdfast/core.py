@@ -103,6 +103,8 @@ class State:
     absence: Tensors
     trust: Tensors
     accepted: Mapping[int, int] = field(default_factory=dict)  # client -> the last round its update counted
+    absent: Sequence[int] = ()  # clients that were not heard in the last round
+    digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

@@ -1,1 +1,9 @@
-"""What stands in for a missing client."""
+"""What stands in for a missing client: nothing, or (FedDig) its digest."""
+
+from __future__ import annotations
+
+from holdfast.absence.nothing import Nothing
+
+ABSENCES: dict[str, type[Nothing]] = {"none": Nothing}
+
+__all__ = ["ABSENCES", "Nothing"]

@@ -1,0 +1,50 @@
+"""Nothing stands in: a missing client is missed. The other absences change what they need of this."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.core import Reply, State, Tensors, Update
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.round import Method
+
+
+class NoStandIns:
+    """The stand-ins of nobody."""
+
+    def result(self, absent: Collection[int]) -> list[Update]:
+        """The updates of the absent clients' stand-ins; called once, when it is known who is absent."""
+        return []
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A missing client is missed."""
+
+    def begin(self, model: Tensors) -> Tensors:
+        """The moderator's memory before round 1."""
+        return {}
+
+    def wants_digest(self, state: State, client: int) -> bool:
+        """Whether the client is asked for its digest along with this round's update."""
+        return False
+
+    def make_digest(self, client: Client) -> Tensors:
+        """At the client: the digest that it is willing to leave with the moderator."""
+        return {}
+
+    def receive(self, state: State, replies: Sequence[Reply]) -> tuple[Mapping[int, Tensors], dict[int, str]]:
+        """All digests in force after this round's replies, and the clients whose new digest is refused, with why."""
+        return state.digests, {}
+
+    def stand_ins(self, state: State, method: Method) -> NoStandIns:
+        """Start what stands in for the clients that were away in the last round, while the others train."""
+        return NoStandIns()
+
+    def settle(self, state: State, absent: Collection[int], method: Method) -> State:
+        """The state after the moderator's own step, if it has one."""
+        return state

@@ -1,0 +1,64 @@
+"""Updates are checked before they count: names, shapes, types, finite values, norm. A bad one is refused and named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from holdfast.core import Reply, State, Tensors, Update, unpack
+
+
+def accept(
+    replies: Sequence[Reply], state: State, extra: Tensors, max_norm: float | None
+) -> tuple[list[Update], dict[int, str]]:
+    """Updates that are well formed, and the clients whose update is refused, with the reason.
+
+    `extra` shows which tensors travel beside the change of the model (SCAFFOLD's), and their shapes.
+    """
+    updates, refused = [], {}
+    expected = {"delta": state.model, "buffers": state.buffers, "extra": extra}
+    for reply in replies:
+        fault = find_fault(reply, expected, max_norm)
+        if fault:
+            refused[reply.client] = fault
+            continue
+        delta, buffers, extras = (unpack(reply.tensors, group) for group in expected)
+        samples, steps = reply.scalars["samples"], reply.scalars["steps"]
+        updates.append(Update(reply.client, delta, samples, steps, buffers, extras))
+    return updates, refused
+
+
+def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | None) -> str | None:
+    """The first thing wrong with an update, or None: names, shapes, types, finite values, norm."""
+    for count in ("samples", "steps"):
+        value = reply.scalars.get(count)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return f"{count} is {value!r}, not a positive whole number"
+    for group, wanted in expected.items():
+        got = unpack(reply.tensors, group)
+        if got.keys() != wanted.keys():
+            odd = sorted(got.keys() ^ wanted.keys())[0]
+            return f"{group}/{odd} is {'missing' if odd in wanted else 'not part of the model'}"
+        for name, tensor in got.items():
+            if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+                return f"{group}/{name} is {describe(tensor)}, expected {describe(wanted[name])}"
+        if not all_finite(got):
+            return f"{group}/{next(n for n, t in got.items() if not t.isfinite().all())} is not finite"
+    if max_norm is not None and (norm := norm_of(unpack(reply.tensors, "delta"))) > max_norm:
+        return f"its norm {norm:.3g} is above the bound {max_norm:.3g}"
+    return None
+
+
+def all_finite(tensors: Tensors) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+def norm_of(tensors: Tensors) -> float:
+    """The Euclidean norm of all the tensors as one vector."""
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
+
+
+def describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,142 @@
+"""What happens at a client: perform(client, message) -> reply, and the product's only epoch loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.absence import Nothing
+from holdfast.algorithms.fedavg import Correction, FedAvg, Work
+from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
+from holdfast.errors import HoldfastError, nearest
+from holdfast.memory import Memory
+from holdfast.models import buffers_of, fill, weights_of
+from holdfast.randomness import rng, seed_of
+from holdfast.tasks import Loss, Metric, Samples
+
+
+@dataclass(frozen=True)
+class Client:
+    """One data owner: its samples, and how it learns. The model is a workbench: each job fills it anew."""
+
+    id: int
+    seed: int
+    train: Samples
+    validation: Samples
+    test: Samples
+    model: nn.Module
+    loss: Loss
+    metric: Metric
+    learning: Learning
+    algorithm: FedAvg
+    absence: Nothing = field(default_factory=Nothing)
+    memory: Memory = field(default_factory=Memory)
+
+
+def perform(client: Client, message: Message) -> Reply:
+    """Do one job. Whatever goes wrong is an exception: the engine turns it into an absence with a reason."""
+    if message.job not in JOBS:
+        raise HoldfastError(f"client {client.id} knows no job {message.job!r}; {nearest(message.job, JOBS)}")
+    start = time.perf_counter()
+    reply = JOBS[message.job](client, message)
+    return replace(reply, seconds=time.perf_counter() - start)
+
+
+def train_job(client: Client, message: Message) -> Reply:
+    """Train the model that was sent on one's own samples; answer with the change."""
+    sent, server = unpack(message.tensors, "model"), unpack(message.tensors, "server")
+    last = int(message.scalars["accepted"])
+    memory, notes = recall_memory(client, last)
+    fill(client.model, sent, unpack(message.tensors, "buffers"))
+    learning = replace(client.learning, lr=float(message.scalars["lr"]))
+    correction = client.algorithm.correction(sent, server, memory)
+    with torch.random.fork_rng(devices=[]):  # a user's model may draw from the global generator (dropout)
+        torch.manual_seed(seed_of(client.seed, message.round, client.id, "model"))
+        batches = rng(client.seed, message.round, client.id, "batches")
+        steps, loss = train(client.model, client.train, learning, batches, client.loss, correction)
+    trained = weights_of(client.model)
+    delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
+    work = Work(message.round, steps, last, learning)
+    memory, extra = client.algorithm.remember(delta, work, server, memory)
+    client.memory.write(message.round, memory)
+    digest = client.absence.make_digest(client) if message.scalars.get("digest") else {}
+    return Reply(
+        client.id,
+        pack(delta=delta, buffers=buffers_of(client.model), extra=extra, digest=digest),
+        {"samples": len(client.train), "steps": steps, "loss": loss, "notes": notes},
+    )
+
+
+def recall_memory(client: Client, last: int) -> tuple[Tensors, list[str]]:
+    """One's memory as of the last round that counted; if it is lost, start afresh and say so."""
+    try:
+        return client.memory.read(last), []
+    except HoldfastError as error:
+        return {}, [f"{error}; client {client.id} starts with an empty one"]
+
+
+def evaluate_job(client: Client, message: Message) -> Reply:
+    """Test the model that was sent on one's own validation samples."""
+    fill(client.model, unpack(message.tensors, "model"), unpack(message.tensors, "buffers"))
+    samples = client.validation if len(client.validation) else client.train
+    accuracy = float(evaluate(client.model, samples, client.metric).mean())
+    return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})
+
+
+JOBS: dict[str, Callable[[Client, Message], Reply]] = {"train": train_job, "evaluate": evaluate_job}
+
+
+def train(
+    model: nn.Module,
+    samples: Samples,
+    learning: Learning,
+    generator: torch.Generator,
+    loss: Loss,
+    correction: Correction | None = None,
+) -> tuple[int, float]:
+    """The epoch loop: SGD on shuffled batches, with an algorithm's correction added to each gradient.
+
+    Returns the number of steps and the mean loss of the last epoch.
+    """
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=learning.lr,
+        momentum=learning.momentum,
+        weight_decay=learning.weight_decay,
+        fused=True,
+    )
+    steps, total = 0, torch.zeros(())
+    for _ in range(learning.epochs):
+        total.zero_()
+        for index in torch.randperm(len(samples), generator=generator).split(learning.batch_size):
+            inputs, labels = samples.batch(index)
+            optimizer.zero_grad()
+            value = loss(model(*inputs), labels)
+            value.backward()
+            if correction is not None:
+                correct(model, correction)
+            optimizer.step()
+            total += value.detach() * len(index)
+            steps += 1
+    return steps, float(total) / len(samples)
+
+
+@torch.no_grad()
+def correct(model: nn.Module, correction: Correction) -> None:
+    """Add the algorithm's correction to the gradients, in place."""
+    for name, weight in model.named_parameters():
+        added = correction(name, weight)
+        weight.grad = added.clone() if weight.grad is None else weight.grad.add_(added)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
+    """The metric of each sample, in order."""
+    model.eval()
+    batches = (samples.batch(index) for index in torch.arange(len(samples)).split(batch_size))
+    return torch.cat([metric(model(*inputs), labels) for inputs, labels in batches])

@@ -1,0 +1,191 @@
+"""One round: the front door. Read play_round first; every line of it names the room where the rest is.
+
+how they learn      algorithms/     what a client adds to its gradients, and how updates are averaged
+who stands in       absence/        nothing, or FedDig's digests
+whom to believe     trust/          by samples, FedTest, robust rules
+who is asked        engines/        worker processes on this machine, or Flower across sites
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from holdfast.absence import Nothing
+from holdfast.accept import accept, all_finite
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.core import (
+    Absent,
+    Federation,
+    Learning,
+    Message,
+    Reply,
+    State,
+    Tensors,
+    Update,
+    pack,
+    size,
+    weighted_sum,
+)
+from holdfast.trust import Judgement, Trust
+
+
+@dataclass(frozen=True)
+class Method:
+    """Three independent choices (how they learn, who stands in, whom to believe) and the settings of a round."""
+
+    algorithm: FedAvg
+    absence: Nothing
+    trust: Trust
+    learning: Learning
+    rounds: int
+    clients: int
+    seed: int
+    max_norm: float | None = None
+    cosine: bool = False
+
+    def learning_in(self, round: int) -> Learning:
+        if not self.cosine:
+            return self.learning
+        return replace(self.learning, lr=self.learning.lr * 0.5 * (1 + math.cos(math.pi * round / self.rounds)))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is written down of a round."""
+
+    round: int
+    absent: Mapping[int, str]
+    refused: Mapping[int, str]
+    stand_ins: Sequence[int]
+    weights: Mapping[int, float]
+    scores: Mapping[int, float]
+    suspects: Mapping[int, str]
+    loss: float | None
+    bytes_up: int
+    bytes_down: int
+    seconds: Mapping[str, float]
+    notes: Sequence[str] = field(default_factory=list)
+    accuracy: float | None = None
+    class_accuracy: Sequence[float | None] | None = None
+    client_accuracy: Mapping[int, float] | None = None
+
+
+def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
+    """State in, state out: nothing else changes."""
+    clock = Clock()
+    stand_ins = method.absence.stand_ins(state, method)  # a digest answers for a missing client, meanwhile
+    messages = train_messages(state, federation, method)
+    replies = federation.ask(messages)
+    clock.lap("clients")
+
+    heard = [reply for reply in replies if isinstance(reply, Reply)]
+    absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
+    extra = method.algorithm.broadcast(state.algorithm)
+    updates, refused = accept(heard, state, extra, method.max_norm)  # a bad update is refused, named and counted
+    digests, bad_digests = method.absence.receive(state, [r for r in heard if r.client not in refused])
+    updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
+    clock.lap("stand_ins")
+
+    judged = judge(updates, federation, state, method)  # whom to believe
+    clock.lap("trust")
+    after = learn(replace(state, digests=digests), updates, judged, method)
+    after = method.absence.settle(after, [*absent, *refused], method)  # FedDig: the moderator learns from the digests
+    clock.lap("settle")
+
+    notes = [note for reply in heard for note in reply.scalars.get("notes", ())]
+    notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
+    if not all_finite(after.model):
+        notes.append("diverged: the averaged model is not finite, so the last one was kept")
+        after = state
+    after = after.next(absent=tuple(sorted([*absent, *refused])))
+    record = Record(
+        round=state.round,
+        absent=absent,
+        refused=refused,
+        stand_ins=[update.client for update in updates if update.synthetic],
+        weights=judged.say,
+        scores=judged.scores,
+        suspects=judged.suspects,
+        loss=mean_loss([reply for reply in heard if reply.client not in refused]),
+        bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
+        bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
+        seconds=clock.laps,
+        notes=[*notes, *judged.notes],
+    )
+    return after, record
+
+
+def train_messages(state: State, federation: Federation, method: Method) -> list[Message]:
+    """The same model for everyone, with what the algorithm adds to it."""
+    server = method.algorithm.broadcast(state.algorithm)
+    tensors = pack(model=state.model, buffers=state.buffers, server=server)
+    lr = method.learning_in(state.round).lr
+    return [
+        Message(client, state.round, "train", tensors, train_scalars(state, method, client, lr))
+        for client in federation.clients
+    ]
+
+
+def train_scalars(state: State, method: Method, client: int, lr: float) -> dict[str, object]:
+    digest = method.absence.wants_digest(state, client)
+    return {"accepted": state.accepted.get(client, -1), "lr": lr, "digest": digest}
+
+
+def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
+    return method.trust.judge(updates, federation, state) if updates else Judgement([], [], {}, state.trust)
+
+
+def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:
+    """The state with the judged updates averaged in; without updates it stays as it is."""
+    if not judged.updates:
+        return state
+    model, memory = method.algorithm.aggregate(
+        state.model,
+        judged.updates,
+        judged.weights,
+        state.algorithm,
+        method.clients,
+        method.learning_in(state.round),
+    )
+    counted = {update.client: state.round for update in updates if not update.synthetic}
+    return replace(
+        state,
+        model=model,
+        algorithm=memory,
+        buffers=average_buffers(judged, state.buffers),
+        trust=judged.memory,
+        accepted={**state.accepted, **counted},
+    )
+
+
+def mean_loss(replies: Sequence[Reply]) -> float | None:
+    losses = [float(reply.scalars.get("loss", math.nan)) for reply in replies]
+    return sum(losses) / len(losses) if losses and math.isfinite(sum(losses)) else None
+
+
+def average_buffers(judged: Judgement, buffers: Tensors) -> Tensors:
+    """Buffers are averaged with the same weights; counters, being whole numbers, take the largest."""
+    real = [(u.buffers, w) for u, w in zip(judged.updates, judged.weights, strict=True) if u.buffers]
+    if not real or not buffers:
+        return buffers
+    total = sum(weight for _, weight in real)
+    floats = [{n: t for n, t in values.items() if t.is_floating_point()} for values, _ in real]
+    mean = weighted_sum(floats, [weight / total for _, weight in real])
+    return {n: mean[n] if n in mean else torch.stack([v[n] for v, _ in real]).amax(0) for n in buffers}
+
+
+class Clock:
+    """Seconds of each part of a round."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now

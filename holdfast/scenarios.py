@@ -1,0 +1,161 @@
+"""Who is away, and when: a pure function of the round, the clients' sizes and the seed.
+
+A scenario is called as scenario(round, stage) and answers with the clients that are away. A user's own is any such
+function, named by import path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.core import Absent, Federation, Message, Reply
+from holdfast.randomness import rng
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a scenario may look at."""
+
+    rounds: int
+    sizes: Sequence[int]  # training samples of each client
+    seed: int
+
+    @property
+    def clients(self) -> range:
+        return range(len(self.sizes))
+
+    @property
+    def largest(self) -> int:
+        return max(self.clients, key=lambda client: self.sizes[client])
+
+
+Scenario = Callable[[int, Stage], Collection[int]]
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """Nobody is away."""
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """The largest client is away from 1/6 to 1/3 of the run.
+
+    >>> [t for t in range(12) if Temporary()(t, Stage(12, [10, 30, 20], seed=0))]
+    [2, 3]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return [stage.largest] if stage.rounds / 6 <= round < stage.rounds / 3 else ()
+
+
+@dataclass(frozen=True)
+class Forever:
+    """The largest client leaves at 1/6 of the run and never returns."""
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return [stage.largest] if round >= stage.rounds / 6 else ()
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """All clients leave for ever, a quarter of them, in random order, at 1/3, 1/2, 2/3 and 5/6 of the run.
+
+    >>> [len(Sequential()(t, Stage(6, [10, 30, 20, 10], seed=0))) for t in range(6)]
+    [0, 0, 1, 2, 3, 4]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        n = len(stage.sizes)
+        order = torch.randperm(n, generator=rng(stage.seed, -1, -1, "who leaves first")).tolist()
+        quarters = sum(6 * round >= (2 + k) * stage.rounds for k in range(4))
+        return order[: -(-quarters * n // 4)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Two groups at different times: the first half alone for a third of the run, then the second half alone.
+
+    >>> [list(Group()(t, Stage(3, [1, 1, 1, 1], seed=0))) for t in range(3)]
+    [[2, 3], [0, 1], [0, 1]]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        half = (len(stage.sizes) + 1) // 2
+        return stage.clients[half:] if 3 * round < stage.rounds else stage.clients[:half]
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Each client is away with probability p, each round anew."""
+
+    p: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"p must be a probability, got {self.p}.")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        draws = torch.rand(len(stage.sizes), generator=rng(stage.seed, round, -1, "who drops out"))
+        return [client for client in stage.clients if draws[client] < self.p]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """A list of (client, first round away, first round back).
+
+    >>> [list(Intervals(((1, 2, 4),))(t, Stage(5, [1, 1], seed=0))) for t in range(5)]
+    [[], [], [1], [1], []]
+    """
+
+    away: tuple[tuple[int, int, int], ...]
+
+    def __post_init__(self) -> None:
+        for client, first, back in self.away:
+            if client < 0 or not 0 <= first < back:
+                raise ValueError(f"[{client}, {first}, {back}] is not a client, a first round and a later round.")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return [client for client, first, back in self.away if first <= round < back]
+
+
+SCENARIOS: dict[str, type] = {
+    "none": Nobody,
+    "temporary": Temporary,
+    "forever": Forever,
+    "sequential": Sequential,
+    "group": Group,
+    "dropout": Dropout,
+    "intervals": Intervals,
+}
+
+
+class Staged:
+    """A federation in which the scenario is played: messages to clients that are away do not arrive."""
+
+    def __init__(self, federation: Federation, scenario: Scenario, stage: Stage, name: str) -> None:
+        self._federation = federation
+        self._scenario = scenario
+        self._stage = stage
+        self._name = name
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
+        # An experiment watches all its clients, also those that are away: "evaluate" is the watcher's question.
+        reachable = [m for m in messages if m.client not in away or m.job == "evaluate"]
+        replies = {reply.client: reply for reply in self._federation.ask(reachable)}
+        gone = f"away ({self._name})"
+        return [replies.get(message.client, Absent(message.client, gone)) for message in messages]
+
+    def close(self) -> None:
+        self._federation.close()

@@ -85,7 +85,7 @@ def task_from(name: str, arrays: dict[str, Array], class_names: tuple[str, ...] 
 
 
 def inputs(array: Array) -> Tensor:
-    """Images (N, H, W) or (N, H, W, C), bytes or floats in [0, 1], to (N, C, H, W); float vectors (N, D) as they are."""
+    """Images (N, H, W) or (N, H, W, C), bytes or floats in [0, 1], to (N, C, H, W); float vectors (N, D) unchanged."""
     values, where = array.values, array.where
     if values.ndim not in (2, 3, 4):
         raise HoldfastError(

@@ -163,7 +163,10 @@ def clip_norms(updates: Tensor, bound: float | None = None) -> Prepared:
     Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019.
     """
     factors = _clip_factors(updates, bound)
-    return Prepared((updates * factors[:, None]).to(updates.dtype), factors.diag())
+    clipped = torch.empty_like(updates)
+    for columns in blocks(updates.shape[1]):
+        clipped[:, columns] = updates[:, columns] * factors[:, None]  # in float64: a factor may be below float32
+    return Prepared(clipped, factors.diag())
 
 
 def norm_clipping(updates: Tensor, bound: float | None = None) -> Aggregate:

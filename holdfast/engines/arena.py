@@ -1,0 +1,79 @@
+"""Tensors between processes through shared memory: one mapped region, and a plan of where each tensor lies in it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from holdfast.core import Tensors
+
+ALIGN = 64  # as torch allocates: kernels then give the same bits wherever a tensor lies
+Layout = list[list[Any]]  # [name, dtype, shape, offset] of each tensor: what JSON can say
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *WHOLE)}
+
+
+class Arena:
+    """A region of shared memory without a name: it is gone when the last process that maps it is gone."""
+
+    def __init__(self, handle: int, size: int) -> None:
+        self.handle = handle
+        self.size = size
+        self._map = mmap.mmap(handle, size)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @classmethod
+    def create(cls, size: int) -> Arena:
+        size = max(mmap.PAGESIZE, size)
+        if hasattr(os, "memfd_create"):
+            handle = os.memfd_create("holdfast")
+        else:
+            with tempfile.TemporaryFile() as file:
+                handle = os.dup(file.fileno())
+        os.ftruncate(handle, size)
+        return cls(handle, size)
+
+    def view(self, dtype: torch.dtype, shape: Iterable[int], offset: int) -> torch.Tensor:
+        shape = tuple(shape)
+        end = offset + torch.Size(shape).numel() * dtype.itemsize
+        return self._bytes[offset:end].view(dtype).reshape(shape)
+
+    def put(self, tensor: torch.Tensor, offset: int) -> None:
+        self.view(tensor.dtype, tensor.shape, offset).copy_(tensor)
+
+    def get(self, layout: Layout, copy: bool) -> Tensors:
+        """The tensors of a layout: as they lie here, or as copies that outlive the next message."""
+        views = {name: self.view(DTYPES[dtype], shape, offset) for name, dtype, shape, offset in layout}
+        return {name: view.clone() for name, view in views.items()} if copy else views
+
+    def close(self) -> None:
+        os.close(self.handle)
+
+
+class Packer:
+    """Finds each tensor a place; one that is sent to many (the model) gets one place."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._places: dict[int, tuple[torch.Tensor, int]] = {}
+
+    def lay(self, tensors: Tensors) -> Layout:
+        return [
+            [name, str(t.dtype).removeprefix("torch."), list(t.shape), self._place(t)] for name, t in tensors.items()
+        ]
+
+    def write(self, arena: Arena) -> None:
+        for tensor, offset in self._places.values():
+            arena.put(tensor, offset)
+
+    def _place(self, tensor: torch.Tensor) -> int:
+        if id(tensor) not in self._places:
+            self._places[id(tensor)] = (tensor, self.size)
+            self.size += -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
+        return self._places[id(tensor)][1]

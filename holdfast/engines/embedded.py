@@ -1,0 +1,195 @@
+"""The embedded engine: clients in worker processes on this machine, one thread each, as many as there are cores.
+
+A client's data stay in its worker. Weights go through shared memory (`arena.py`); the rest is JSON over a pipe.
+A worker handles one message after the other: it computes while the moderator takes the last reply out of the arena.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import Absent, Message, Reply
+from holdfast.engines.arena import Arena, Packer
+from holdfast.engines.worker import ARENA, STOP, work
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+
+log = logging.getLogger("holdfast")
+
+
+@dataclass
+class Worker:
+    """A worker process as the moderator sees it."""
+
+    clients: list[int]
+    process: BaseProcess
+    pipe: Connection
+    knows_arena: bool = False
+    replies: Arena | None = None
+    pending: list[Message] = field(default_factory=list)
+
+
+class Embedded:
+    """A federation of worker processes."""
+
+    def __init__(self, experiment: Experiment, sizes: Sequence[int], folder: Path | None, workers: int) -> None:
+        if sys.platform == "win32":
+            raise HoldfastError("Worker processes need Linux or macOS; set workers = 0.")
+        self._experiment = json.dumps(experiment.as_json())
+        self._folder = folder
+        self._clients = range(len(sizes))
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["holdfast.engines.worker"])
+        self._arena = Arena.create(1)
+        self._workers = [self._start(clients) for clients in share_out(sizes, workers)]
+        for worker in self._workers:
+            self._greet(worker)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._clients
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        packer = Packer()
+        letters = {
+            m.client: {"round": m.round, "job": m.job, "scalars": m.scalars, "layout": packer.lay(m.tensors)}
+            for m in messages
+        }
+        self._make_room(packer.size)
+        packer.write(self._arena)
+        for worker in self._workers:
+            worker.pending = [message for message in messages if message.client in worker.clients]
+            if worker.pending:
+                self._send(worker, {m.client: letters[m.client] for m in worker.pending})
+        answers: dict[int, Reply | Absent] = {}
+        while waiting := [worker for worker in self._workers if worker.pending]:
+            ready = multiprocessing.connection.wait([w.pipe for w in waiting])
+            for worker in waiting:
+                if worker.pipe in ready:
+                    answers.update(self._receive(worker))
+        return [answers[message.client] for message in messages]
+
+    def close(self) -> None:
+        """End the workers; one that is busy is not waited for."""
+        for worker in self._workers:
+            with suppress(OSError):
+                worker.pipe.send_bytes(STOP)
+        for worker in self._workers:
+            worker.process.join(timeout=0.5)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+            if worker.replies:
+                worker.replies.close()
+        self._workers = []
+        self._arena.close()
+
+    def _start(self, clients: list[int]) -> Worker:
+        ours, theirs = self._context.Pipe()
+        arguments = (theirs, self._experiment, self._folder, clients)
+        process = self._context.Process(target=work, args=arguments, name=f"holdfast-worker-{clients[0]}", daemon=True)
+        process.start()
+        theirs.close()
+        return Worker(clients, process, ours)
+
+    def _greet(self, worker: Worker) -> None:
+        """Wait until the worker has loaded its clients."""
+        try:
+            hello = json.loads(worker.pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise HoldfastError(f"A worker process ended at its start ({ending(worker)}).") from None
+        if "error" in hello:
+            raise HoldfastError(f"A worker process could not load its clients: {hello['error']}")
+
+    def _make_room(self, size: int) -> None:
+        if size > self._arena.size:
+            self._arena.close()
+            self._arena = Arena.create(size + size // 4)
+            for worker in self._workers:
+                worker.knows_arena = False
+
+    def _send(self, worker: Worker, letters: dict[int, Any]) -> None:
+        try:
+            if not worker.knows_arena:
+                worker.pipe.send_bytes(ARENA)
+                worker.pipe.send_bytes(str(self._arena.size).encode())
+                reduction.send_handle(worker.pipe, self._arena.handle, worker.process.pid)
+                worker.knows_arena = True
+            worker.pipe.send_bytes(json.dumps(letters).encode())
+        except OSError:
+            pass  # the worker is dead: reading from it will say so
+
+    def _receive(self, worker: Worker) -> dict[int, Reply | Absent]:
+        try:
+            raw = worker.pipe.recv_bytes()
+            if raw == ARENA:
+                size = int(worker.pipe.recv_bytes())
+                handle = reduction.recv_handle(worker.pipe)
+                if worker.replies:
+                    worker.replies.close()
+                worker.replies = Arena(handle, size)
+                return {}
+        except (EOFError, OSError):
+            return self._bury(worker)
+        letter = json.loads(raw)
+        message = worker.pending.pop(0)
+        if "error" in letter:
+            log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
+            reason = f"failed in job {message.job!r} of round {message.round}: {letter['error']}"
+            return {message.client: Absent(message.client, reason)}
+        tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
+        with suppress(OSError):
+            worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again
+        return {message.client: Reply(message.client, tensors, letter["scalars"], letter["seconds"])}
+
+    def _bury(self, worker: Worker) -> dict[int, Reply | Absent]:
+        """A worker died: its clients are absent for this round, and a new one takes its place."""
+        worker.process.join()
+        reason = f"its worker process died ({ending(worker)})"
+        absent: dict[int, Reply | Absent] = {m.client: Absent(m.client, reason) for m in worker.pending}
+        log.warning("The worker of clients %s died (%s); a new one takes its place.", worker.clients, ending(worker))
+        worker.pipe.close()
+        if worker.replies:
+            worker.replies.close()
+        fresh = self._start(worker.clients)
+        self._greet(fresh)
+        self._workers[self._workers.index(worker)] = fresh
+        return absent
+
+
+def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Clients for each worker: the largest first, each to the worker with the least to do.
+
+    >>> share_out([34, 24, 24, 18], 2)
+    [[0, 3], [1, 2]]
+    """
+    loads: list[tuple[int, int, list[int]]] = [(0, w, []) for w in range(min(workers, len(sizes)))]
+    for client in sorted(range(len(sizes)), key=lambda c: -sizes[c]):
+        load, w, clients = heapq.heappop(loads)
+        heapq.heappush(loads, (load + sizes[client], w, [*clients, client]))
+    return [sorted(clients) for _, _, clients in sorted(loads, key=lambda item: item[1])]
+
+
+def ending(worker: Worker) -> str:
+    code = worker.process.exitcode
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

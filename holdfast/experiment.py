@@ -1,0 +1,150 @@
+"""An experiment is a TOML file read into a frozen dataclass; what is wrong with it is one sentence, before round 1."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.choices import Choice, convert
+from holdfast.errors import HoldfastError, nearest
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
+
+    task: str = "fashion-mini"
+    data: str | None = None  # folder with the task's files
+    model: Choice = Choice("auto")
+    clients: int = 4
+    partition: Choice = Choice("dirichlet", argument="0.1")
+    scenario: Choice = Choice("none")
+    algorithm: Choice = Choice("fedavg")
+    absence: Choice = Choice("none")
+    trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
+    rounds: int = 24
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.02
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    max_norm: float | None = None  # an update with a larger norm is refused
+    seed: int = 0
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+    workers: int | None = None  # none: as many as cores; 0: everything in this process
+
+    def __post_init__(self) -> None:
+        for key, least in AT_LEAST.items():
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise HoldfastError(f"{key} must be at least {least}, got {value}.")
+        if self.lr <= 0 or not 0 <= self.momentum < 1:
+            raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
+        if self.max_norm is not None and self.max_norm <= 0:
+            raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
+
+    @property
+    def method(self) -> str:
+        """The three choices as one word, the usual ones left out: fedprox, fedavg+feddig, feddyn+krum."""
+        parts = [str(self.algorithm)]
+        parts += [str(self.absence)] if self.absence.name != "none" else []
+        parts += [str(self.trust)] if self.trust.name != "auto" else []
+        return "+".join(parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the result."""
+        decisive = {key: value for key, value in self.as_json().items() if key not in ("workers", "checkpoint_every")}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
+
+
+AT_LEAST = {
+    "clients": 1,
+    "rounds": 1,
+    "epochs": 1,
+    "batch_size": 1,
+    "seed": 0,
+    "weight_decay": 0,
+    "evaluate_every": 1,
+    "checkpoint_every": 1,
+    "workers": 0,
+}
+
+
+def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
+    """An experiment from keys and values, each checked."""
+    hints = typing.get_type_hints(Experiment)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, hints)}")
+        values[key] = Choice.parse(value, key) if hints[key] is Choice else convert(value, hints[key], key)
+    return Experiment(**values)
+
+
+def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
+    """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
+    try:
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise HoldfastError(f"{path} is not valid {path.suffix.lstrip('.').upper()}: {error}.") from None
+    if table.get("data") is not None:  # a relative folder means: relative to the file that names it
+        table["data"] = str((path.parent / str(table["data"])).resolve())
+    if str(table.get("task", "")).endswith(".npz"):
+        table["task"] = str((path.parent / str(table["task"])).resolve())
+    for change in changes:
+        set_key(table, change)
+    return from_table(table, str(path))
+
+
+def set_key(table: dict[str, Any], change: str) -> None:
+    """Apply one `key=value` or `key.option=value`.
+
+    >>> table = {"algorithm": "fedprox"}
+    >>> set_key(table, "algorithm.mu=0.1"); set_key(table, "lr=0.1"); table
+    {'algorithm': {'name': 'fedprox', 'mu': '0.1'}, 'lr': '0.1'}
+    """
+    key, equals, value = change.partition("=")
+    if not equals:
+        raise HoldfastError(f"--set {change!r}: expected key=value.")
+    key, dot, option = key.strip().partition(".")
+    if not dot:
+        table[key] = value
+        return
+    current = Choice.parse(table.get(key, getattr(Experiment(), key, None)), key)
+    table[key] = {"name": current.head, **current.options, option: value}
+
+
+def parse_method(text: str, known: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """`algorithm[+absence][+trust]`, in any order; what is left out is as usual.
+
+    >>> parse_method("fedprox+feddig", {"algorithm": ["fedavg", "fedprox"], "absence": ["feddig"], "trust": []})
+    {'algorithm': 'fedprox', 'absence': 'feddig'}
+    """
+    chosen: dict[str, str] = {}
+    for part in text.split("+"):
+        name = part.split(":")[0]
+        kinds = [kind for kind, names in known.items() if name in names]
+        if not kinds:
+            every = [other for names in known.values() for other in names]
+            raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, every)}")
+        if kinds[0] in chosen:
+            raise HoldfastError(f"method {text!r} names two of the kind {kinds[0]}: {chosen[kinds[0]]} and {part}.")
+        chosen[kinds[0]] = part
+    return chosen

@@ -1,0 +1,144 @@
+"""From an experiment to the objects that play it; whatever does not fit together is refused here, before round 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.absence import ABSENCES
+from holdfast.algorithms import ALGORITHMS
+from holdfast.choices import choose
+from holdfast.client import Client
+from holdfast.core import Learning, State
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+from holdfast.memory import Memory
+from holdfast.models import MODELS, buffers_of, initialise, weights_of
+from holdfast.randomness import rng
+from holdfast.round import Method
+from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.tasks import Task
+from holdfast.tasks.named import load_task
+from holdfast.tasks.partitions import PARTITIONS, split
+from holdfast.trust import TRUSTS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with everything chosen, loaded and dealt out."""
+
+    experiment: Experiment
+    task: Task
+    method: Method
+    scenario: Scenario
+    stage: Stage
+    parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
+    build: Callable[[], nn.Module]
+
+    def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
+        """One client with its own samples; the model is the workbench of whoever computes for it."""
+        train, validation, test = (self.task.train.take(part) for part in self.parts[id])
+        method = self.method
+        return Client(
+            id,
+            self.experiment.seed,
+            train,
+            validation,
+            test,
+            model,
+            self.task.loss,
+            self.task.metric,
+            method.learning,
+            method.algorithm,
+            method.absence,
+            Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
+        )
+
+    def model(self) -> nn.Module:
+        """A model with the first weights of the run."""
+        return initialise(self.build, self.experiment.seed)
+
+    def start(self) -> State:
+        """The state before round 1."""
+        model = self.model()
+        weights = weights_of(model)
+        method = self.method
+        return State(
+            round=0,
+            model=weights,
+            buffers=buffers_of(model),
+            algorithm=method.algorithm.begin(weights),
+            absence=method.absence.begin(weights),
+            trust=method.trust.begin(method.clients),
+        )
+
+
+def make_plan(experiment: Experiment) -> Plan:
+    """Choose, load and deal out what the experiment names."""
+    method = choose_method(experiment)
+    scenario = choose(SCENARIOS, experiment.scenario, "scenario")
+    task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    build = choose_model(experiment, task)
+    parts = deal(experiment, task)
+    stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
+    plan = Plan(experiment, task, method, scenario, stage, parts, build)
+    try_out(plan)
+    return plan
+
+
+def choose_method(experiment: Experiment) -> Method:
+    algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+    absence = choose(ABSENCES, experiment.absence, "absence")
+    by_paper = experiment.trust.name == "auto"
+    trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
+    return Method(
+        algorithm,
+        absence,
+        trust,
+        Learning(experiment.epochs, experiment.batch_size, experiment.lr, experiment.momentum, experiment.weight_decay),
+        rounds=experiment.rounds,
+        clients=experiment.clients,
+        seed=experiment.seed,
+        max_norm=experiment.max_norm,
+        cosine=experiment.schedule == "cosine",
+    )
+
+
+def choose_model(experiment: Experiment, task: Task) -> Callable[[], nn.Module]:
+    """How to build the model: the experiment's choice, else the task's own, else by the shape of a sample."""
+    if experiment.model.name != "auto":
+        chosen = choose(MODELS, experiment.model, "model")
+        return partial(chosen.build, task.shape, task.classes) if hasattr(chosen, "build") else chosen
+    if task.model is not None:
+        return task.model
+    image = len(task.shape) == 3 and min(task.shape[1:]) >= 8
+    return partial(MODELS["cnn" if image else "mlp"]().build, task.shape, task.classes)
+
+
+def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Deal the training samples out to the clients, and split each client's 80/10/10."""
+    partition = choose(PARTITIONS, experiment.partition, "partition")
+    shares = partition(task.train.labels, experiment.clients, rng(experiment.seed, -1, -1, "partition"))
+    if len(shares) != experiment.clients or any(len(share) == 0 for share in shares):
+        raise HoldfastError(
+            f"partition {experiment.partition} did not give each of {experiment.clients} clients samples."
+        )
+    return [split(share, rng(experiment.seed, -1, client, "split")) for client, share in enumerate(shares)]
+
+
+def try_out(plan: Plan) -> None:
+    """Run one batch through model and loss, so that a misfit is a sentence now and not an absence later."""
+    inputs, labels = plan.task.train.batch(torch.arange(min(2, len(plan.task.train))))
+    model = plan.model().eval()
+    try:
+        with torch.inference_mode():
+            plan.task.loss(model(*inputs), labels)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
+        reason = str(error).splitlines()[0]
+        raise HoldfastError(f"model: it does not fit samples of shape {shape} and their labels ({reason}).") from error

@@ -1,0 +1,123 @@
+"""Plays an experiment from its first round, or from where it stopped, to its last."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from holdfast.client import evaluate
+from holdfast.core import Federation, Message, Reply, State, pack
+from holdfast.engines.embedded import Embedded, cores
+from holdfast.engines.inline import Inline
+from holdfast.experiment import Experiment
+from holdfast.models import fill
+from holdfast.plan import Plan, make_plan
+from holdfast.round import Record, play_round
+from holdfast.runs import History, Run
+from holdfast.scenarios import Staged
+
+Watch = Callable[[Record], None]
+
+
+def run(experiment: Experiment, out: Path | str | None = None, watch: Watch | None = None) -> History:
+    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
+    plan = make_plan(experiment)
+    folder = Run.create(Path(out), experiment) if out is not None else None
+    return _play(plan, plan.start(), [], folder, watch)
+
+
+def resume(folder: Path | str, watch: Watch | None = None) -> History:
+    """Go on with a run where it stopped; a finished one is only read."""
+    held = Run.resume(Path(folder))
+    state = held.last_state()
+    if held.finished and state is not None and state.round >= held.experiment.rounds:
+        held.close()
+        return History(held.experiment, held.records(), held.folder, state)
+    plan = make_plan(held.experiment)
+    return _play(plan, state or plan.start(), held.records(), held, watch)
+
+
+def _play(plan: Plan, state: State, records: list[Record], folder: Run | None, watch: Watch | None) -> History:
+    experiment = plan.experiment
+    with one_thread(), federation_of(plan, folder.folder if folder else None) as federation:
+        judge = Judge(plan, federation)
+        found = folder.notes if folder else []  # what resuming found damaged goes into the next record
+        while state.round < experiment.rounds:
+            state, record = play_round(state, federation, plan.method)
+            if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
+                record = judge.evaluate(state, record)
+            record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
+            records.append(record)
+            if folder is not None:
+                folder.save(state, record)
+            if watch is not None:
+                watch(record)
+    if folder is not None:
+        about = {"task": plan.task.name, "model": str(experiment.model), "classes": "\n".join(plan.task.class_names)}
+        folder.finish(state, about)
+        folder.close()
+    return History(experiment, records, folder.folder if folder else None, state)
+
+
+@contextmanager
+def federation_of(plan: Plan, folder: Path | None) -> Iterator[Federation]:
+    """The experiment's clients on this machine, with its scenario played on them."""
+    workers = plan.experiment.workers
+    workers = cores() if workers is None else workers
+    engine: Federation
+    if workers == 0:
+        model = plan.model()
+        engine = Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
+    else:
+        engine = Embedded(plan.experiment, plan.stage.sizes, folder, workers)
+    try:
+        yield Staged(engine, plan.scenario, plan.stage, str(plan.experiment.scenario))
+    finally:
+        engine.close()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The moderator computes with one thread, as the workers do: the same bits everywhere, and cores left for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Judge:
+    """Tests the model of a round: on the moderator's test set, and at the clients on their own samples."""
+
+    def __init__(self, plan: Plan, federation: Federation) -> None:
+        self._task = plan.task
+        self._model: nn.Module = plan.model()
+        self._federation = federation
+        self._thread = ThreadPoolExecutor(1)
+
+    def evaluate(self, state: State, record: Record) -> Record:
+        """The record with accuracy overall, for each class, and at each client (also those that are away)."""
+        start = time.perf_counter()
+        fill(self._model, state.model, state.buffers)
+        test = self._thread.submit(evaluate, self._model, self._task.test, self._task.metric)
+        tensors = pack(model=state.model, buffers=state.buffers)
+        messages = [Message(client, record.round, "evaluate", tensors) for client in self._federation.clients]
+        replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
+        right = test.result()
+        labels = self._task.test.labels
+        by_class = [right[labels == c] for c in range(self._task.classes)]
+        return dataclasses.replace(
+            record,
+            accuracy=float(right.mean()),
+            class_accuracy=[float(part.mean()) if len(part) else None for part in by_class],
+            client_accuracy={reply.client: float(reply.scalars["accuracy"]) for reply in replies},
+            seconds={**record.seconds, "evaluate": time.perf_counter() - start},
+        )

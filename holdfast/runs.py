@@ -1,0 +1,264 @@
+"""A run is a folder that survives anything: kill the process at any moment, resume, and the bits are the same.
+
+experiment.json       what was asked for
+environment.jsonl     versions and machine, one line for each start or resume
+rounds.jsonl          one line for each round
+checkpoints/          the state between two rounds, the last few
+digests/, clients/    what stands in for clients; what clients remember (on one machine they live here)
+model.safetensors     the final model
+manifest.jsonl        SHA-256 of every file but the .jsonl ones
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from holdfast.core import State, Tensors, pack, unpack
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment, from_table
+from holdfast.files import Damaged, Store, append_line, read_lines, write_file
+from holdfast.round import Record
+
+SCHEMA = 1
+KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
+GROUPS = ("model", "buffers", "algorithm", "absence", "trust")
+
+
+@dataclass
+class Run:
+    """The folder of one run, held by one process at a time."""
+
+    folder: Path
+    experiment: Experiment
+    notes: list[str] = field(default_factory=list)  # what was found damaged, and what was done about it
+    _lock: IO[str] | None = None
+    _digests: dict[int, tuple[Tensors, str]] = field(default_factory=dict)  # as saved, and under which name
+
+    @classmethod
+    def create(cls, folder: Path, experiment: Experiment) -> Run:
+        if folder.exists() and any(folder.iterdir()):
+            raise HoldfastError(
+                f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
+            )
+        run = cls(folder, experiment)
+        text = json.dumps({"schema": SCHEMA, **experiment.as_json()}, indent=1)
+        run._store.write("experiment.json", text.encode())
+        run._start()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """The run in a folder, to be read."""
+        if not (folder / "experiment.json").exists():
+            raise HoldfastError(f"{folder} is not a run: it has no experiment.json.")
+        table = json.loads(Store(folder).read("experiment.json"))
+        if table.pop("schema", None) != SCHEMA:
+            raise HoldfastError(
+                f"{folder} was written by another version of Holdfast, whose runs this one cannot read."
+            )
+        return cls(folder, from_table(table, str(folder / "experiment.json")))
+
+    @classmethod
+    def resume(cls, folder: Path) -> Run:
+        """The run in a folder, to go on with."""
+        run = cls.open(folder)
+        run._start()
+        return run
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "model.safetensors").exists()
+
+    def save(self, state: State, record: Record) -> None:
+        """Write a round down, then the state after it: a kill between the two repeats the round."""
+        append_line(self.folder / "rounds.jsonl", record_to_json(record))
+        if state.round % self.experiment.checkpoint_every == 0 or state.round == self.experiment.rounds:
+            self._checkpoint(state)
+
+    def last_state(self) -> State | None:
+        """The state of the newest checkpoint that is whole; a damaged one is set aside and named."""
+        for path in sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True):
+            name = f"checkpoints/{path.name}"
+            try:
+                state = self._read_state(name)
+            except Damaged as damage:
+                aside = self._store.set_aside(name) if path.exists() and name in str(damage) else path
+                self.notes.append(f"{damage} It was set aside as {aside.name}, and the one before it is used.")
+                continue
+            self._forget_after(state.round)
+            return state
+        self._forget_after(0)
+        return None
+
+    def records(self) -> list[Record]:
+        """The rounds so far, each once."""
+        lines = read_lines(self.folder / "rounds.jsonl")
+        newest = {int(str(line["round"])): line for line in lines if "round" in line}
+        return [record_from_json(newest[round]) for round in sorted(newest)]
+
+    def finish(self, state: State, about: Mapping[str, str]) -> None:
+        """Write the final model: weights and buffers under the names of its state_dict."""
+        data = safetensors.torch.save({**state.model, **state.buffers}, metadata=dict(about))
+        self._store.write("model.safetensors", data)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def _store(self) -> Store:
+        return Store(self.folder)
+
+    def _start(self) -> None:
+        lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held until close)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise HoldfastError(f"Another process is at work on {self.folder}; wait for it or end it first.") from None
+        self._lock = lock
+        here, before = environment(), read_lines(self.folder / "environment.jsonl")
+        if before and (changed := {key for key in here if here[key] != before[-1].get(key)} - {"pid"}):
+            self.notes.append(
+                f"Since the last start of this run {', '.join(sorted(changed))} changed: bits may differ."
+            )
+        append_line(self.folder / "environment.jsonl", here)
+
+    def _checkpoint(self, state: State) -> None:
+        digests = {str(client): self._save_digest(client, state) for client in state.digests}
+        facts = {
+            "round": str(state.round),
+            "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
+            "absent": json.dumps(list(state.absent)),
+            "digests": json.dumps(digests),
+        }
+        groups = {group: getattr(state, group) for group in GROUPS}
+        self._store.write(f"checkpoints/{state.round:06d}.safetensors", safetensors.torch.save(pack(**groups), facts))
+        for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
+            old.unlink()
+
+    def _save_digest(self, client: int, state: State) -> str:
+        """A digest is written once, when it is new."""
+        saved = self._digests.get(client)
+        if saved is None or saved[0] is not state.digests[client]:
+            name = f"digests/{client:04d}-{state.round:06d}.safetensors"
+            self._store.write(name, safetensors.torch.save(state.digests[client]))
+            saved = self._digests[client] = (state.digests[client], name)
+        return saved[1]
+
+    def _read_state(self, name: str) -> State:
+        data = self._store.read(name)
+        facts = read_metadata(data)
+        tensors = safetensors.torch.load(data)
+        digests = {}
+        for client, file in json.loads(facts["digests"]).items():
+            try:
+                digests[int(client)] = safetensors.torch.load(self._store.read(file))
+            except FileNotFoundError:
+                raise Damaged(f"{self.folder / file} is missing.") from None
+            self._digests[int(client)] = (digests[int(client)], file)
+        return State(
+            round=int(facts["round"]),
+            **{group: unpack(tensors, group) for group in GROUPS},
+            accepted={int(client): last for client, last in json.loads(facts["accepted"]).items()},
+            absent=tuple(json.loads(facts["absent"])),
+            digests=digests,
+        )
+
+    def _forget_after(self, round: int) -> None:
+        """Drop the rounds that were written down but whose state was lost: they will be played again."""
+        path = self.folder / "rounds.jsonl"
+        if path.exists():
+            kept = [line for line in read_lines(path) if "round" in line and int(str(line["round"])) < round]
+            write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def read_metadata(data: bytes) -> dict[str, str]:
+    """The metadata in the head of a safetensors file."""
+    length = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return metadata
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    return dataclasses.asdict(record)
+
+
+def record_from_json(line: Mapping[str, Any]) -> Record:
+    """JSON has text for keys; clients are numbers."""
+    values = dict(line)
+    for key in ("absent", "refused", "weights", "scores", "suspects", "client_accuracy"):
+        if values.get(key) is not None:
+            values[key] = {int(client): value for client, value in values[key].items()}
+    return Record(**values)
+
+
+def environment() -> dict[str, Any]:
+    """What may matter to the bits."""
+    packages = {}
+    for name in ("holdfast", "torch", "numpy", "safetensors", "flwr"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "pid": os.getpid(),
+        "packages": packages,
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run came to."""
+
+    experiment: Experiment
+    records: Sequence[Record]
+    folder: Path | None = None
+    state: State | None = None
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Test accuracy after each round that was evaluated."""
+        return [record.accuracy for record in self.records if record.accuracy is not None]
+
+    @property
+    def final_accuracy(self) -> float:
+        """Mean test accuracy over the last tenth of the rounds, at least three."""
+        last = self.accuracy[-max(3, -(-len(self.accuracy) // 10)) :]
+        return sum(last) / len(last)
+
+    @property
+    def seconds(self) -> float:
+        return sum(sum(record.seconds.values()) for record in self.records)
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(record.bytes_up for record in self.records)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(record.bytes_down for record in self.records)
+
+    def to_pandas(self) -> Any:
+        """One row for each round (needs pandas)."""
+        import pandas
+
+        return pandas.DataFrame([record_to_json(record) for record in self.records])

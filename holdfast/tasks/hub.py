@@ -24,8 +24,9 @@ FILES = {"emnist": "Royc30ne/emnist-byclass", "emnist-balanced": "Royc30ne/emnis
 
 
 def installed() -> bool:
-    """Whether the extra is here."""
-    return importlib.util.find_spec("datasets") is not None
+    """Whether the extra is here; a mere folder called datasets has no origin."""
+    found = importlib.util.find_spec("datasets")
+    return found is not None and found.origin is not None
 
 
 def download_table(name: str, missing: str) -> dict[str, Array]:

@@ -27,6 +27,7 @@ class DataSet:
     idx_files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()  # other subfolders where tools are known to put them
     transposed: bool = False
+    first_labels: tuple[int, ...] = ()  # of the training file: MNIST and Fashion-MNIST call their files the same
 
 
 def _idx_files(train: str, test: str) -> tuple[str, ...]:
@@ -40,13 +41,18 @@ BALANCED_FILES = _idx_files("emnist-balanced-train", "emnist-balanced-test")
 DATA_SETS = {
     EMBEDDED: DataSet("5,000 + 1,000 grey images of clothes, 10 classes; comes with Holdfast", class_names.FASHION),
     "fashion-mnist": DataSet(
-        "60,000 + 10,000 grey images of clothes, 10 classes", class_names.FASHION, MNIST_FILES, ("FashionMNIST/raw",)
+        "60,000 + 10,000 grey images of clothes, 10 classes",
+        class_names.FASHION,
+        MNIST_FILES,
+        ("FashionMNIST/raw",),
+        first_labels=(9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
     ),
     "mnist": DataSet(
         "60,000 + 10,000 grey images of handwritten digits, 10 classes",
         class_names.DIGITS,
         MNIST_FILES,
         ("MNIST/raw",),
+        first_labels=(5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     ),
     "emnist": DataSet(
         "697,932 + 116,323 grey images of handwritten digits and letters, 62 classes (ByClass)",
@@ -96,7 +102,7 @@ def _known(name: str, data: Path | None) -> Task:
     for place in places:
         paths = _find_idx(name, place)
         if paths:
-            return task_from(name, _read_idx_files(paths, data_set.transposed), data_set.class_names)
+            return task_from(name, _read_idx_files(name, paths), data_set.class_names)
         path = _find_npz(name, place)
         if path:
             return task_from(name, read_npz(path), data_set.class_names)
@@ -111,15 +117,12 @@ def _known(name: str, data: Path | None) -> Task:
     if name in hub.TABLES:
         return task_from(name, hub.download_table(name, missing), data_set.class_names)
     paths = hub.download_files(name, list(data_set.idx_files), missing)
-    return task_from(name, _read_idx_files(paths, data_set.transposed), data_set.class_names)
+    return task_from(name, _read_idx_files(name, paths), data_set.class_names)
 
 
 def _find_idx(name: str, place: Path) -> list[Path]:
     """The four idx files in a folder, or none; some but not all of them is an error."""
     files = DATA_SETS[name].idx_files
-    others = {other for other in DATA_SETS if other != name and DATA_SETS[other].idx_files == files}
-    if place.name.lower() in others:  # MNIST and Fashion-MNIST call their files the same: the folder tells them apart
-        return []
     found = [path for path in (_plain_or_gz(place, file) for file in files) if path]
     if found and len(found) < len(files):
         here = [path.name.removesuffix(".gz") for path in found]
@@ -152,14 +155,20 @@ def _task_of(path: Path) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-def _read_idx_files(paths: list[Path], transposed: bool) -> dict[str, Array]:
+def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
     arrays = {}
     for key, path in zip(KEYS, paths, strict=True):
         values = read_idx(path)
-        if key.startswith("x") and values.ndim != 3:
-            raise HoldfastError(f"{path} holds an array of {values.ndim} axes; images (N, H, W) were expected.")
-        upright = np.swapaxes(values, 1, 2) if transposed and key.startswith("x") else values
-        arrays[key] = Array(upright, str(path))
+        if key.startswith("x"):
+            if values.ndim != 3:
+                raise HoldfastError(f"{path} holds an array of {values.ndim} axes; images (N, H, W) were expected.")
+            if DATA_SETS[name].transposed:
+                values = np.swapaxes(values, 1, 2)
+        arrays[key] = Array(values, str(path))
+    first = tuple(arrays["y_train"].values[:10].tolist())
+    for other, data_set in DATA_SETS.items():
+        if other != name and data_set.first_labels == first:
+            raise HoldfastError(f"task {name!r}: the files in {paths[0].parent} are those of {other}; name the right one.")
     return arrays
 
 

@@ -168,7 +168,7 @@ def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
     first = tuple(arrays["y_train"].values[:10].tolist())
     for other, data_set in DATA_SETS.items():
         if other != name and data_set.first_labels == first:
-            raise HoldfastError(f"task {name!r}: the files in {paths[0].parent} are those of {other}; name the right one.")
+            raise HoldfastError(f"task {name!r}: the files in {paths[0].parent} are of {other}; name the right one.")
     return arrays
 
 

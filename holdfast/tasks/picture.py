@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.table import Table
@@ -38,13 +39,18 @@ class PartitionTable:
     class_names: tuple[str, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unbounded = options.update(max_width=10_000)
         for longest in (10, 5, 3):
-            table = self.numbers(longest)
-            if console.measure(table, options=unbounded).maximum <= options.max_width:
-                yield table
+            if self.width(longest) <= options.max_width:
+                yield self.numbers(longest)
                 return
         yield from self.blocks(options.max_width)
+
+    def width(self, longest: int) -> int:
+        """Signs in a line of numbers(longest)."""
+        digits = [len(str(most)) for most in self.counts.max(0)]
+        names = [cell_len(_short(name, longest)) for name in self.class_names]
+        total = max(len(str(self.counts.sum(1).max())), len("total"))
+        return len("client ") + sum(max(pair) + 1 for pair in zip(digits, names, strict=True)) + total
 
     def numbers(self, longest: int) -> Table:
         """One cell for each client and class, shaded, with its number; names are cut where they are longer."""

@@ -1,0 +1,122 @@
+"""Attacks on a client's own samples: it then trains honestly, on poisoned data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.updates import Sight
+from holdfast.errors import HoldfastError
+from holdfast.tasks import Samples
+
+
+@dataclass(frozen=True)
+class LabelFlip:
+    """Class y becomes classes - 1 - y; or only the pairs told: labelflip:7-1/3-5 makes 7 a 1 and 3 a 5.
+
+    Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning Systems, ESORICS 2020.
+    """
+
+    pairs: tuple[str, ...] = ()
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("data",)
+
+    def __post_init__(self) -> None:
+        for pair in self.pairs:
+            source, dash, target = pair.partition("-")
+            if not (dash and source.isdecimal() and target.isdecimal()):
+                raise ValueError(f"pairs are two classes with a dash between, as in 7-1/3-5, got {pair!r}.")
+
+    def poison(self, samples: Samples, classes: int, generator: torch.Generator) -> Samples:
+        return Samples(samples.inputs, relabelled(samples.labels, self.becomes(classes)))
+
+    def becomes(self, classes: int) -> list[int]:
+        """What each class becomes."""
+        if not self.pairs:
+            return list(reversed(range(classes)))
+        table = list(range(classes))
+        for pair in self.pairs:
+            source, target = map(int, pair.split("-"))
+            if max(source, target) >= classes:
+                raise HoldfastError(f"attack 'labelflip': pair {pair!r} is out of range for {classes} classes.")
+            table[source] = target
+        return table
+
+
+def relabelled(labels: Tensor, becomes: list[int]) -> Tensor:
+    """Whole-number or soft labels with each class replaced; soft labels that meet in a class add up.
+
+    >>> relabelled(torch.tensor([0, 1]), [2, 1, 0]), relabelled(torch.tensor([[0.75, 0.25, 0.0]]), [2, 1, 0])
+    (tensor([2, 1]), tensor([[0.0000, 0.2500, 0.7500]]))
+    """
+    table = torch.tensor(becomes)
+    if labels.dim() == 1:
+        return table[labels.long()].to(labels.dtype)
+    return torch.zeros_like(labels).index_add_(1, table, labels)
+
+
+@dataclass(frozen=True)
+class Backdoor:
+    """Stamps a bright square in the lower right corner of a fraction of its images and calls them the target class.
+
+    With boost above 1 it also scales its update, to drown the others (model replacement).
+
+    Gu, Dolan-Gavitt, Garg: BadNets, 2017; Bagdasaryan et al.: How To Backdoor Federated Learning, AISTATS 2020.
+    """
+
+    target: int = 0
+    fraction: float = 0.5
+    size: int = 3
+    boost: float = 1.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("data", "update")
+    omniscient: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.target < 0 or self.size < 1 or not 0 <= self.fraction <= 1:
+            raise ValueError("needs a target from 0 on, a size from 1 on and a fraction from 0 to 1.")
+
+    def tamper(self, sight: Sight) -> Tensor:
+        return self.boost * sight.own
+
+    def poison(self, samples: Samples, classes: int, generator: torch.Generator) -> Samples:
+        if self.target >= classes:
+            raise HoldfastError(f"attack 'backdoor': target {self.target} is out of range for {classes} classes.")
+        chosen = torch.randperm(len(samples), generator=generator)[: round(self.fraction * len(samples))]
+        images, labels = samples.inputs[0].clone(), samples.labels.clone()
+        images[chosen] = self.stamp(images[chosen])
+        if labels.dim() == 1:
+            labels[chosen] = self.target
+        else:
+            labels[chosen] = torch.eye(classes, dtype=labels.dtype)[self.target]
+        return Samples((images, *samples.inputs[1:]), labels)
+
+    def stamp(self, images: Tensor) -> Tensor:
+        """The images with the square on them."""
+        if images.dim() != 4 or min(images.shape[2:]) < self.size:
+            raise HoldfastError(
+                f"attack 'backdoor': needs images of at least {self.size} x {self.size} points as (N, C, H, W), "
+                f"got shape {tuple(images.shape)}."
+            )
+        stamped = images.clone()
+        stamped[:, :, -self.size :, -self.size :] = 255 if images.dtype == torch.uint8 else 1.0
+        return stamped
+
+
+def backdoor_success(predict: Callable[..., Tensor], test: Samples, attack: Backdoor, batch: int = 500) -> float:
+    """The share of test samples of other classes that are called the target once the square is on them."""
+    classes = test.labels if test.labels.dim() == 1 else test.labels.argmax(1)
+    others = test.take((classes != attack.target).nonzero().flatten())
+    if not len(others):
+        raise HoldfastError(f"attack 'backdoor': the test data hold no class but the target {attack.target}.")
+    stamped = Samples((attack.stamp(others.inputs[0]), *others.inputs[1:]), others.labels)
+    hits = 0
+    with torch.no_grad():
+        for index in torch.arange(len(stamped)).split(batch):
+            inputs, _ = stamped.batch(index)
+            hits += int((predict(*inputs).argmax(1) == attack.target).sum())
+    return hits / len(stamped)

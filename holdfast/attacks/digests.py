@@ -1,0 +1,46 @@
+"""Attacks on digests: what a hostile client leaves behind for the time it is away (FedDig).
+
+`spoil(features, labels, generator)` takes and gives m digests: features (m, l) or (m, ...), soft labels (m, classes).
+Class-wise sums are spoiled the same way, with one row a class and the counts on the labels' diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.data import relabelled
+
+
+@dataclass(frozen=True)
+class BadDigest:
+    """Digests with features negated, -scale x features, or drowned in noise of scale x their own rms."""
+
+    manner: Literal["negate", "noise"] = "negate"
+    scale: float = 1.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("digest",)
+
+    def spoil(self, features: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if self.manner == "negate":
+            return -self.scale * features, labels
+        noise = torch.randn(features.shape, generator=generator, dtype=features.dtype)
+        return features + self.scale * features.square().mean().sqrt() * noise, labels
+
+
+@dataclass(frozen=True)
+class FalseDigest:
+    """Digests with right features and false labels: class y becomes classes - 1 - y.
+
+    >>> FalseDigest().spoil(torch.zeros(1, 2), torch.tensor([[0.75, 0.25, 0.0]]), torch.Generator())[1]
+    tensor([[0.0000, 0.2500, 0.7500]])
+    """
+
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("digest",)
+
+    def spoil(self, features: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return features, relabelled(labels, list(reversed(range(labels.shape[1]))))

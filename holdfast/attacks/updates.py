@@ -1,0 +1,256 @@
+"""Attacks on the updates themselves: hostile clients send something else than they learnt.
+
+An attack is a frozen dataclass whose fields are its options. `tamper(sight)` returns the deltas that the hostile
+clients send; those marked `omniscient` need to see the honest clients' deltas, as a coalition with a spy would.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import HoldfastError
+from holdfast.trust.rows import dots, inner_products, squared_distances
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the hostile clients of a round see, as flat vectors."""
+
+    own: Tensor  # (h, d): the deltas they would send if they were honest
+    honest: Tensor  # (g, d): the deltas of the others; only for the omniscient
+    model: Tensor  # (d,): the model they were sent
+    generator: torch.Generator
+    previous: Tensor | None = None  # (d,): how the model moved in the round before
+
+    def noise(self) -> Tensor:
+        """Standard normal values in the shape of their deltas."""
+        return torch.randn(self.own.shape, generator=self.generator, dtype=self.own.dtype)
+
+    def same(self, vector: Tensor) -> Tensor:
+        """All of them send this one vector."""
+        return vector.to(self.own.dtype).expand_as(self.own).clone()
+
+    def mean(self, attack: str) -> Tensor:
+        """The honest deltas' mean, if there are any."""
+        if not len(self.honest):
+            raise HoldfastError(f"attack {attack!r} copies from honest clients, but in this round there is none.")
+        return self.honest.mean(0)
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """Sends a model with random weights, as large as its own would have been: the hostile client of FedTest.
+
+        delta_i = r - w,    r ~ N(0, (scale x rms(w + own_i))^2)
+
+    Ghaleb et al.: Federated Testing (FedTest), section IV.
+    """
+
+    scale: float = 1.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = False
+
+    def tamper(self, sight: Sight) -> Tensor:
+        size = (sight.model + sight.own).square().mean(1, keepdim=True).sqrt()
+        return self.scale * size * sight.noise() - sight.model
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """Sends the opposite of what it learnt: delta_i = -scale x own_i (Li et al., RSA, AAAI 2019)."""
+
+    scale: float = 1.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = False
+
+    def tamper(self, sight: Sight) -> Tensor:
+        return -self.scale * sight.own
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Sends noise: delta_i ~ N(0, sd^2) in each coordinate (Blanchard et al., NeurIPS 2017)."""
+
+    sd: float = 1.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = False
+
+    def tamper(self, sight: Sight) -> Tensor:
+        return self.sd * sight.noise()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Shouts: delta_i = scale x own_i, so that it outweighs the others (Bagdasaryan et al., AISTATS 2020)."""
+
+    scale: float = 10.0
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = False
+
+    def tamper(self, sight: Sight) -> Tensor:
+        return self.scale * sight.own
+
+
+@dataclass(frozen=True)
+class ALittleIsEnough:
+    """Hides within the honest spread: delta = mean + z x standard deviation, in each coordinate.
+
+        s = floor(n / 2 + 1) - f,    z = Phi^-1((n - f - s) / (n - f))
+
+    unless z is given: with s honest clients beyond it, mean + z sd still looks like the majority.
+
+    >>> round(ALittleIsEnough().reach(50, 24), 4)  # s = 2: Phi^-1(24 / 26)
+    1.4261
+
+    Baruch, Baruch, Goldberg: A Little Is Enough, NeurIPS 2019.
+    """
+
+    z: float | None = None
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = True
+
+    def reach(self, n: int, f: int) -> float:
+        """z for f hostile clients of n."""
+        if self.z is not None:
+            return self.z
+        share = (n - f - (n // 2 + 1 - f)) / (n - f)
+        if not 0 < share < 1:
+            raise HoldfastError(
+                f"attack 'alie': no z follows from {f} hostile clients of {n}; say one, as in alie:1.5."
+            )
+        return NormalDist().inv_cdf(share)
+
+    def tamper(self, sight: Sight) -> Tensor:
+        mean, hostile = sight.mean("alie"), len(sight.own)
+        z = self.reach(len(sight.honest) + hostile, hostile)
+        return sight.same(mean + z * sight.honest.std(0, correction=0))
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """Turns the average around: delta = -epsilon x mean of the honest deltas.
+
+    The plain mean of all then points against the honest one if epsilon x f > n - f.
+
+    Xie, Koyejo, Gupta: Fall of Empires, UAI 2020.
+    """
+
+    epsilon: float = 0.5
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = True
+
+    def tamper(self, sight: Sight) -> Tensor:
+        return sight.same(-self.epsilon * sight.mean("ipm"))
+
+
+@dataclass(frozen=True)
+class Mimic:
+    """All copy one honest client, the most extreme one, so that the others lose weight.
+
+        z = the direction in which the honest deltas vary most,    i* = argmax |<z, x_i>|,    delta = x_i*
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
+    """
+
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = True
+
+    def tamper(self, sight: Sight) -> Tensor:
+        sight.mean("mimic")
+        gram = inner_products(sight.honest, torch.arange(len(sight.honest)))
+        centred = gram - gram.mean(0)  # <x_i - mean, x_j>
+        direction = torch.linalg.eigh(centred - centred.mean(1, keepdim=True)).eigenvectors[:, -1]
+        return sight.same(sight.honest[int((direction @ centred).abs().argmax())])
+
+
+@dataclass(frozen=True)
+class MinMax:
+    """As far from the mean as can be while no farther from any honest delta than two of them are from each other.
+
+        delta = mean + gamma p,    gamma the largest with max_i |delta - x_i| <= max_ij |x_i - x_j|
+
+    p is against the standard deviation, the mean (unit length) or its sign; gamma is the least root of n quadratics.
+
+    Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
+    """
+
+    direction: Literal["std", "unit", "sign"] = "std"
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = True
+
+    def tamper(self, sight: Sight) -> Tensor:
+        mean = sight.mean("minmax")
+        p, gram, square = _against(sight.honest, mean, self.direction)
+        away = gram.diagonal() - 2 * gram.mean(1) + gram.mean()  # |mean - x_i|^2
+        towards = p.double() @ mean.double() - dots(sight.honest, p, torch.arange(len(gram)))  # <p, mean - x_i>
+        room = (squared_distances(gram).max() - away).clamp_min(0)
+        gammas = ((towards.square() + square * room).sqrt() - towards) / square
+        return sight.same(mean + float(gammas.min()) * p if square > 0 else mean)
+
+
+@dataclass(frozen=True)
+class MinSum:
+    """As min-max, with the sum of squared distances to all honest deltas at most that of the farthest honest one.
+
+        gamma the largest with sum_i |delta - x_i|^2 <= max_i sum_j |x_i - x_j|^2
+
+    Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
+    """
+
+    direction: Literal["std", "unit", "sign"] = "std"
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = True
+
+    def tamper(self, sight: Sight) -> Tensor:
+        mean = sight.mean("minsum")
+        p, gram, square = _against(sight.honest, mean, self.direction)
+        away = gram.diagonal() - 2 * gram.mean(1) + gram.mean()
+        room = (squared_distances(gram).sum(1).max() - away.sum()).clamp_min(0)
+        return sight.same(mean + math.sqrt(room / (len(gram) * square)) * p if square > 0 else mean)
+
+
+def _against(honest: Tensor, mean: Tensor, direction: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The direction p, the honest deltas' inner products, and |p|^2."""
+    if direction == "std":
+        p = -honest.std(0, correction=0)
+    elif direction == "unit":
+        p = -torch.nn.functional.normalize(mean, dim=0)
+    else:
+        p = -mean.sign()
+    return p, inner_products(honest, torch.arange(len(honest))), p.double().square().sum()
+
+
+@dataclass(frozen=True)
+class FreeRider:
+    """Takes the model without working for it: sends zero, noise of deviation sd, or how the model moved last round.
+
+    Lin, Du, Liu: Free-riders in Federated Learning, 2019.
+    """
+
+    manner: Literal["zero", "noise", "previous"] = "zero"
+    sd: float = 1e-3
+    since: int = 0
+    kind: ClassVar[tuple[str, ...]] = ("update",)
+    omniscient: ClassVar[bool] = False
+
+    def tamper(self, sight: Sight) -> Tensor:
+        if self.manner == "noise":
+            return self.sd * sight.noise()
+        if self.manner == "previous" and sight.previous is not None:
+            return sight.same(sight.previous)
+        return torch.zeros_like(sight.own)  # before the second round nothing has moved

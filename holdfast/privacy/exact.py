@@ -108,7 +108,7 @@ def cumulative(kind: Kind, scale: Fraction, bits: int) -> tuple[tuple[int, ...],
 @lru_cache(maxsize=64)
 def thresholds(kind: Kind, scale: Fraction, bits: int) -> NDArray[np.uint64]:
     """floor(2^bits * C_j) for the cumulative probability C_j of the blocks 0..j, each proved by its bounds."""
-    precision = bits
+    precision = bits + 32
     while True:
         lows, highs, total_low, total_high = cumulative(kind, scale, precision)
         found = [(low << bits) // total_high for low in lows]
@@ -116,7 +116,7 @@ def thresholds(kind: Kind, scale: Fraction, bits: int) -> NDArray[np.uint64]:
             table = np.array(found, dtype=np.uint64)
             table.flags.writeable = False
             return table
-        precision += 64
+        precision += 32
 
 
 def block_of(kind: Kind, scale: Fraction, prefix: int, bits: int, more: Callable[[], int]) -> int:

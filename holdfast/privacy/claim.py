@@ -1,0 +1,104 @@
+"""The claim: what a release truly promises, in fields for the machine and sentences for the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.privacy.noise import SEEDED
+
+REPLACE_ONE = "replace one record"
+REPLACE_FEATURES = "replace one record's features; labels and counts are public"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The truth about one release. Scale and sensitivity are in grid steps; an infinite epsilon means no guarantee."""
+
+    mode: str
+    adjacency: str
+    epsilon_nominal: float  # what was asked for
+    epsilon_features: float
+    epsilon_labels: float
+    epsilon_total: float
+    delta: float
+    noise: str
+    scale: float
+    sensitivity: float
+    grid: str
+    clip: float
+    entropy: str
+    spd: int = 0  # records mixed in a digest; 0 where none are
+    ratio: float = 0.0  # sensitivity / scale of Gaussian noise: what the accountant composes; 0 if there is none
+    epsilon_pure: float = 0.0  # the part that holds at delta = 0: Laplace noise and randomised response
+    epsilon_grid: float = 0.0  # what discrete Gaussian noise costs beyond continuous noise
+    delta_factor: float = 1.0
+    delta_grid: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def guarantee(self) -> str:
+        """One sentence.
+
+        >>> paper(features=256, spd=4, S=20000, epsilon=0.005).guarantee
+        'no guarantee: epsilon is infinite (nominal 0.005)'
+        """
+        if self.entropy == SEEDED:
+            return SEEDED
+        if not math.isfinite(self.epsilon_total):
+            return f"no guarantee: epsilon is infinite (nominal {self.epsilon_nominal:g})"
+        return f"({self.epsilon_total:.4g}, {self.delta:g})-differential privacy: {self.adjacency}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What from_json reads back; an infinite number is written as text, as JSON has none."""
+        fields = dataclasses.asdict(self)
+        return {
+            name: "infinite" if isinstance(value, float) and math.isinf(value) else value
+            for name, value in fields.items()
+        } | {"notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Claim:
+        values: dict[str, Any] = {name: math.inf if value == "infinite" else value for name, value in fields.items()}
+        unknown = set(values) ^ {field.name for field in dataclasses.fields(cls)}
+        if unknown:
+            raise HoldfastError(f"claim: the fields {', '.join(sorted(unknown))} are missing or not known.")
+        return cls(**{**values, "notes": tuple(values["notes"])})
+
+
+def paper(features: int, spd: int, S: int, epsilon: float) -> Claim:
+    """The claim of the published mixed digest: float Laplace noise of scale tau / (S epsilon) on means of SpD records.
+
+    Were tau public, a record would change its digest by at most tau/SpD in each of l coordinates: L1 sensitivity
+    l tau / SpD, hence epsilon = l S epsilon / SpD. As tau is the client's largest feature and the labels are released
+    exactly, strictly it is infinite.
+
+    >>> paper(features=256, spd=4, S=20000, epsilon=0.005).epsilon_features
+    6400.0
+    """
+    return Claim(
+        mode="paper",
+        adjacency=REPLACE_ONE,
+        epsilon_nominal=epsilon,
+        epsilon_features=features * S * epsilon / spd,
+        epsilon_labels=math.inf,
+        epsilon_total=math.inf,
+        delta=0.0,
+        noise="laplace (floating point)",
+        scale=1 / (S * epsilon),
+        sensitivity=features / spd,
+        grid="none; scale and sensitivity in units of tau",
+        clip=math.inf,
+        entropy="pseudo-random floats",
+        spd=spd,
+        notes=(
+            f"Epsilon {epsilon:g} is nominal: were tau public, the features alone would cost "
+            f"{features * S * epsilon / spd:g}.",
+            "Strictly epsilon is infinite: tau is taken from the data and the mixed labels are released exactly.",
+            "Floating-point noise leaks through its low bits.",
+        ),
+    )

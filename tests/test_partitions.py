@@ -129,6 +129,19 @@ def test_a_draw_that_suits_is_not_touched() -> None:
     assert counts.tolist() == expected.tolist()
 
 
+def test_of_hopeless_draws_the_one_that_lacks_fewest_is_mended_and_no_more_is_moved() -> None:
+    labels = torch.arange(3).repeat_interleave(60)
+    partition, clients = Dirichlet(0.05, 8), 12
+    generator = np.random.default_rng(int(torch.randint(2**63 - 1, (1,), generator=seeded(0))))
+    draws = [divide(np.array([60] * 3), generator.dirichlet([0.05] * clients, 3)) for _ in range(200)]
+    lacking = [int(np.maximum(8 - draw.sum(1), 0).sum()) for draw in draws]
+    assert min(lacking) > 0
+    counts = class_counts(partition(labels, clients, seeded(0)), labels, 3).numpy()
+    change = counts - draws[int(np.argmin(lacking))]
+    assert np.maximum(change.sum(1), 0).sum() == min(lacking)
+    assert np.maximum(change, 0).sum() == min(lacking)
+
+
 def test_small_mu_is_skewed_and_large_mu_is_even() -> None:
     labels = torch.arange(6000) % 10
     skewed = class_counts(Dirichlet(0.05)(labels, 10, seeded(0)), labels, 10)

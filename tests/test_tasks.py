@@ -163,6 +163,8 @@ def test_an_npz_of_the_task_or_beginning_with_its_name(tmp_path: Path) -> None:
     assert task.shape == (3, 2, 3)
     assert all(int(task.train.inputs[0][n, c, 1, 2]) == stored[n, 1, 2, c] for n in range(4) for c in range(3))
     assert load_task("cifar100", tmp_path).train.labels[0] == 99
+    write_npz(tmp_path / "cifar10k.npz")  # a word of its own, not this task
+    assert len(load_task("cifar10", tmp_path).train) == 4
     write_npz(tmp_path / "cifar10_large.npz")
     assert "holds cifar10-small.npz, cifar10_large.npz" in refusal("cifar10", tmp_path)
     write_npz(tmp_path / "cifar10.npz", y_train=np.array([9, 9, 9, 9]))

@@ -5,7 +5,7 @@ An attack's `kind` says which of its methods count:
 - "update": `tamper(sight)` on flat vectors, or `rewrite(delta, model, generator)` on named tensors;
 - "data": `poison(samples, classes, generator)` before the client trains;
 - "tester": `report(honest, accomplices, generator)` in place of the accuracies it measured;
-- "digest": `spoil(features, labels, generator)` before its digests leave the house.
+- "digest": `spoil(features, labels, classes, generator)` before its digests leave the house.
 
 Every attack has the option `since`: up to that round the client behaves.
 """

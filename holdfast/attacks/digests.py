@@ -1,7 +1,7 @@
 """Attacks on digests: what a hostile client leaves behind for the time it is away (FedDig).
 
-`spoil(features, labels, generator)` takes and gives m digests: features (m, l) or (m, ...), soft labels (m, classes).
-Class-wise sums are spoiled the same way, with one row a class and the counts on the labels' diagonal.
+`spoil(features, labels, classes, generator)` works on finished digests, features (m, ...) with soft labels
+(m, classes), and as well on encoded samples with whole-number labels (m,), before any kind of digest is made of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class BadDigest:
     since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("digest",)
 
-    def spoil(self, features: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def spoil(
+        self, features: Tensor, labels: Tensor, classes: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         if self.manner == "negate":
             return -self.scale * features, labels
         noise = torch.randn(features.shape, generator=generator, dtype=features.dtype)
@@ -35,12 +37,14 @@ class BadDigest:
 class FalseDigest:
     """Digests with right features and false labels: class y becomes classes - 1 - y.
 
-    >>> FalseDigest().spoil(torch.zeros(1, 2), torch.tensor([[0.75, 0.25, 0.0]]), torch.Generator())[1]
+    >>> FalseDigest().spoil(torch.zeros(1, 2), torch.tensor([[0.75, 0.25, 0.0]]), 3, torch.Generator())[1]
     tensor([[0.0000, 0.2500, 0.7500]])
     """
 
     since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("digest",)
 
-    def spoil(self, features: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        return features, relabelled(labels, list(reversed(range(labels.shape[1]))))
+    def spoil(
+        self, features: Tensor, labels: Tensor, classes: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        return features, relabelled(labels, list(reversed(range(classes))))

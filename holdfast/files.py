@@ -6,7 +6,9 @@ import errno
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from holdfast.errors import HoldfastError
 
@@ -15,6 +17,10 @@ MANIFEST = "manifest.jsonl"
 
 class Damaged(HoldfastError):
     """A file whose content is not what was written."""
+
+
+class Unwritable(HoldfastError):
+    """The disk is full or refuses: whoever keeps a run must stop, or what it goes on with cannot be resumed."""
 
 
 class Store:
@@ -63,7 +69,8 @@ def write_file(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise _unwritable(path, error) from error
 
 
@@ -71,34 +78,54 @@ def append_line(path: Path, line: object) -> None:
     """Add one JSON line and see it to the disk."""
     data = (json.dumps(line, allow_nan=False) + "\n").encode()
     try:
-        with open(path, "ab", buffering=0) as file:
-            start = file.tell()
-            if file.write(data) != len(data):
-                file.truncate(start)
+        with open(path, "a+b", buffering=0) as file:
+            if _is_torn(file):
+                data = b"\n" + data  # else this line would be glued to what a kill left of the last one, and lost
+            if file.write(data) != len(data):  # what was written of it stays as a torn line: it does not count
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
+def _is_torn(file: IO[bytes]) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
 def read_lines(path: Path) -> list[dict[str, object]]:
-    """The JSON lines of a file; a torn last line (the writer was killed) does not count."""
+    """The JSON lines of a file; one that is torn (the writer was killed) or damaged does not count."""
     if not path.exists():
         return []
     lines: list[dict[str, object]] = []
-    for raw in path.read_bytes().splitlines():
-        try:
-            lines.append(json.loads(raw))
-        except ValueError:
-            continue  # torn by a kill; what follows it was written after a resume
+    for raw in path.read_bytes().split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            line = json.loads(raw)
+            if isinstance(line, dict):
+                lines.append(line)
     return lines
 
 
 def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and see their names to the disk."""
+    if path.is_dir():
+        return
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed left under temporary names; only for who holds the folder alone."""
+    for path in folder.rglob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -109,7 +136,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _unwritable(path: Path, error: OSError) -> HoldfastError:
+def _unwritable(path: Path, error: OSError) -> Unwritable:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HoldfastError(f"The disk is full: cannot write {path}. What was saved before is intact.")
-    return HoldfastError(f"Cannot write {path}: {error.strerror}. What was saved before is intact.")
+        return Unwritable(f"The disk is full: cannot write {path}. What was saved before is intact.")
+    return Unwritable(f"Cannot write {path}: {error.strerror}. What was saved before is intact.")

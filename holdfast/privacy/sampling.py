@@ -1,4 +1,4 @@
-"""The moderator's side of the moment digest: a classifier in closed form, and samples that stand in for a client's data.
+"""The moderator's side of the moment digest: a classifier in closed form, and samples that stand in for a client.
 
 All of it is post-processing of what the clients released: it costs no privacy.
 """
@@ -37,8 +37,8 @@ def trusted_cells(digest: MomentDigest) -> NDArray[np.bool_]:
 def pool(digests: Sequence[MomentDigest]) -> Pooled:
     """Class means over clients and W = (S2 - sum_c n_c m_c m_c') / n, with a floor under its eigenvalues.
 
-    m_c m_c' of a noisy mean is too large by its noise variance, which is added back. The floor is the size of the largest
-    eigenvalue that noise alone would have: sqrt(2 k clients) sigma / n (Wigner), and a thousandth of the mean at least.
+    m_c m_c' of a noisy mean is too large by its noise variance, which is added back. The floor is the top eigenvalue
+    that noise alone would have: sqrt(2 k clients) sigma / n (Wigner), and a thousandth of the mean at least.
     """
     if not digests:
         raise HoldfastError("moment digests: there are none to pool.")
@@ -128,7 +128,7 @@ def shares(weights: Array, count: int) -> NDArray[np.int64]:
     if weights.sum() <= 0:
         return np.zeros(len(weights), dtype=np.int64)
     ideal = weights / weights.sum() * count
-    whole = np.floor(ideal).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(ideal).astype(np.int64)
     most = np.argsort(-(ideal - whole), kind="stable")[: count - int(whole.sum())]
     whole[most] += 1
     return whole

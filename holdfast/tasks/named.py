@@ -107,13 +107,12 @@ def _known(name: str, data: Path | None) -> Task:
         if path:
             return task_from(name, read_npz(path), data_set.class_names)
     wanted = f"{name}.npz" if not data_set.idx_files else f"{', '.join(data_set.idx_files)} (.gz or not) or {name}.npz"
-    missing = f"task {name!r}: " + (
-        f"found no {wanted} in {places[-1]} or its subfolder {name}"
-        if places
-        else f"no data folder was given to look in for {wanted}"
-    )
+    if data is None:
+        missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
+    else:
+        missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
     if not hub.installed():
-        raise HoldfastError(f"{missing}; put the files there, or let them be downloaded: pip install holdfast[hub].")
+        raise HoldfastError(f"{missing}; {remedy}, or let Holdfast download: pip install holdfast[hub].")
     if name in hub.TABLES:
         return task_from(name, hub.download_table(name, missing), data_set.class_names)
     paths = hub.download_files(name, list(data_set.idx_files), missing)

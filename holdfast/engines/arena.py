@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from holdfast.core import Tensors
+from holdfast.errors import HoldfastError
 
 ALIGN = 64  # as torch allocates: kernels then give the same bits wherever a tensor lies
 Layout = list[list[Any]]  # [name, dtype, shape, offset] of each tensor: what JSON can say
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *WHOLE)}
+OTHERS = (torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*FLOATS, *WHOLE, *OTHERS)}
 
 
 class Arena:
@@ -45,7 +47,7 @@ class Arena:
         return self._bytes[offset:end].view(dtype).reshape(shape)
 
     def put(self, tensor: torch.Tensor, offset: int) -> None:
-        self.view(tensor.dtype, tensor.shape, offset).copy_(tensor)
+        self.view(tensor.dtype, tensor.shape, offset).copy_(tensor.detach())
 
     def get(self, layout: Layout, copy: bool) -> Tensors:
         """The tensors of a layout: as they lie here, or as copies that outlive the next message."""
@@ -64,9 +66,13 @@ class Packer:
         self._places: dict[int, tuple[torch.Tensor, int]] = {}
 
     def lay(self, tensors: Tensors) -> Layout:
-        return [
-            [name, str(t.dtype).removeprefix("torch."), list(t.shape), self._place(t)] for name, t in tensors.items()
-        ]
+        layout = []
+        for name, tensor in tensors.items():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if dtype not in DTYPES or tensor.layout != torch.strided:
+                raise HoldfastError(f"{name} is a {tensor.layout} tensor of {dtype}, which cannot travel; convert it.")
+            layout.append([name, dtype, list(tensor.shape), self._place(tensor)])
+        return layout
 
     def write(self, arena: Arena) -> None:
         for tensor, offset in self._places.values():

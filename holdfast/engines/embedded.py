@@ -13,6 +13,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class Worker:
     pipe: Connection
     knows_arena: bool = False
     replies: Arena | None = None
-    pending: list[Message] = field(default_factory=list)
+    pending: list[tuple[int, Message]] = field(default_factory=list)  # messages, each with its place in what was asked
 
 
 class Embedded:
@@ -55,9 +56,15 @@ class Embedded:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["holdfast.engines.worker"])
         self._arena = Arena.create(1)
-        self._workers = [self._start(clients) for clients in share_out(sizes, workers)]
-        for worker in self._workers:
-            self._greet(worker)
+        self._workers: list[Worker] = []
+        try:
+            for clients in share_out(sizes, workers):
+                self._workers.append(self._start(clients))
+            for worker in self._workers:
+                self._greet(worker)
+        except BaseException:  # Ctrl-C too: nobody else knows of the workers yet
+            self.close()
+            raise
 
     @property
     def clients(self) -> Sequence[int]:
@@ -65,34 +72,32 @@ class Embedded:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         packer = Packer()
-        letters = {
-            m.client: {"round": m.round, "job": m.job, "scalars": m.scalars, "layout": packer.lay(m.tensors)}
+        letters = [
+            {"client": m.client, "round": m.round, "job": m.job, "scalars": m.scalars, "layout": packer.lay(m.tensors)}
             for m in messages
-        }
+        ]
         self._make_room(packer.size)
         packer.write(self._arena)
         for worker in self._workers:
-            worker.pending = [message for message in messages if message.client in worker.clients]
+            worker.pending = [(place, m) for place, m in enumerate(messages) if m.client in worker.clients]
             if worker.pending:
-                self._send(worker, {m.client: letters[m.client] for m in worker.pending})
+                self._send(worker, [letters[place] for place, _ in worker.pending])
         answers: dict[int, Reply | Absent] = {}
         while waiting := [worker for worker in self._workers if worker.pending]:
             ready = multiprocessing.connection.wait([w.pipe for w in waiting])
             for worker in waiting:
                 if worker.pipe in ready:
                     answers.update(self._receive(worker))
-        return [answers[message.client] for message in messages]
+        return [answers[place] for place in range(len(messages))]
 
     def close(self) -> None:
         """End the workers; one that is busy is not waited for."""
         for worker in self._workers:
             with suppress(OSError):
                 worker.pipe.send_bytes(STOP)
+        patience = time.monotonic() + 0.5  # for all of them together
         for worker in self._workers:
-            worker.process.join(timeout=0.5)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            end(worker, max(0.0, patience - time.monotonic()))
             worker.pipe.close()
             if worker.replies:
                 worker.replies.close()
@@ -112,7 +117,11 @@ class Embedded:
         try:
             hello = json.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
-            raise HoldfastError(f"A worker process ended at its start ({ending(worker)}).") from None
+            end(worker, 0.5)
+            raise HoldfastError(
+                f"A worker process ended at its start ({ending(worker)}); if a script of yours started the run, "
+                'let it do so under `if __name__ == "__main__":`, or set workers = 0.'
+            ) from None
         if "error" in hello:
             raise HoldfastError(f"A worker process could not load its clients: {hello['error']}")
 
@@ -123,7 +132,7 @@ class Embedded:
             for worker in self._workers:
                 worker.knows_arena = False
 
-    def _send(self, worker: Worker, letters: dict[int, Any]) -> None:
+    def _send(self, worker: Worker, letters: list[dict[str, Any]]) -> None:
         try:
             if not worker.knows_arena:
                 worker.pipe.send_bytes(ARENA)
@@ -147,28 +156,30 @@ class Embedded:
         except (EOFError, OSError):
             return self._bury(worker)
         letter = json.loads(raw)
-        message = worker.pending.pop(0)
+        if "unwritable" in letter:
+            raise HoldfastError(letter["unwritable"])
+        place, message = worker.pending.pop(0)
         if "error" in letter:
             log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
             reason = f"failed in job {message.job!r} of round {message.round}: {letter['error']}"
-            return {message.client: Absent(message.client, reason)}
+            return {place: Absent(message.client, reason)}
         tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
         with suppress(OSError):
             worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again
-        return {message.client: Reply(message.client, tensors, letter["scalars"], letter["seconds"])}
+        return {place: Reply(message.client, tensors, letter["scalars"], letter["seconds"])}
 
     def _bury(self, worker: Worker) -> dict[int, Reply | Absent]:
         """A worker died: its clients are absent for this round, and a new one takes its place."""
-        worker.process.join()
+        end(worker, 0.5)
         reason = f"its worker process died ({ending(worker)})"
-        absent: dict[int, Reply | Absent] = {m.client: Absent(m.client, reason) for m in worker.pending}
+        absent: dict[int, Reply | Absent] = {place: Absent(m.client, reason) for place, m in worker.pending}
         log.warning("The worker of clients %s died (%s); a new one takes its place.", worker.clients, ending(worker))
         worker.pipe.close()
         if worker.replies:
             worker.replies.close()
         fresh = self._start(worker.clients)
-        self._greet(fresh)
         self._workers[self._workers.index(worker)] = fresh
+        self._greet(fresh)
         return absent
 
 
@@ -183,6 +194,14 @@ def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
         load, w, clients = heapq.heappop(loads)
         heapq.heappush(loads, (load + sizes[client], w, [*clients, client]))
     return [sorted(clients) for _, _, clients in sorted(loads, key=lambda item: item[1])]
+
+
+def end(worker: Worker, patience: float) -> None:
+    """Wait a little for a worker to end by itself, then end it."""
+    worker.process.join(timeout=patience)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
 
 
 def ending(worker: Worker) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.client import Client, perform
 from holdfast.core import Absent, Message, Reply
+from holdfast.files import Unwritable
 
 log = logging.getLogger("holdfast")
 
@@ -30,6 +31,8 @@ class Inline:
     def _ask(self, message: Message) -> Reply | Absent:
         try:
             return perform(self._clients[message.client], message)
+        except Unwritable:  # the run's own disk: to go on without this client could not be resumed
+            raise
         except Exception as error:
             log.debug("client %s failed in round %s", message.client, message.round, exc_info=True)
             reason = f"failed in job {message.job!r} of round {message.round}: {type(error).__name__}: {error}"

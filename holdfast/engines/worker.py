@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 
 import torch
 
@@ -16,6 +21,7 @@ from holdfast.client import Client, perform
 from holdfast.core import Message, Reply
 from holdfast.engines.arena import Arena, Packer
 from holdfast.experiment import from_table
+from holdfast.files import Unwritable
 from holdfast.plan import make_plan
 
 ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
@@ -24,6 +30,7 @@ ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
 def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int]) -> None:
     """Serve until told to stop, or until the moderator is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the moderator's to handle
+    Thread(target=end_with_moderator, daemon=True).start()
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):
         try:
@@ -33,6 +40,14 @@ def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int])
             return
         pipe.send_bytes(json.dumps({"ready": ids}).encode())
         serve(pipe, clients)
+
+
+def end_with_moderator() -> None:
+    """End at once when the moderator is gone, also in the middle of a job: a resumed run must not meet old workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def load(experiment: str, folder: Path | None, ids: list[int]) -> dict[int, Client]:
@@ -48,19 +63,38 @@ def serve(pipe: Connection, clients: dict[int, Client]) -> None:
     while (raw := pipe.recv_bytes()) != STOP:
         if raw == ARENA:
             size = int(pipe.recv_bytes())
+            if inbox is not None:
+                inbox.close()
             inbox = Arena(reduction.recv_handle(pipe), size)
             continue
         assert inbox is not None
-        for id, letter in json.loads(raw).items():
+        for letter in json.loads(raw):
             tensors = inbox.get(letter["layout"], copy=False)
-            message = Message(int(id), letter["round"], letter["job"], tensors, letter["scalars"])
+            message = Message(letter["client"], letter["round"], letter["job"], tensors, letter["scalars"])
             try:
-                reply = perform(clients[message.client], message)
-            except Exception as error:  # whatever a client's job raises is that client's absence
-                outbox.send_error(error)
-                continue
-            outbox.send(reply)
+                parcel = Parcel.of(perform(clients[message.client], message))
+            except Unwritable as error:  # the run's own disk: to go on without this client could not be resumed
+                outbox.send_words({"unwritable": str(error)})
+            except Exception as error:  # whatever else a client's job raises is that client's absence
+                text = f"{type(error).__name__}: {error}"
+                outbox.send_words({"error": text, "trace": traceback.format_exc()})
+            else:
+                outbox.send(parcel)
         outbox.wait()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A reply, ready to be sent: whatever cannot travel has been found out."""
+
+    packer: Packer
+    letter: bytes
+
+    @classmethod
+    def of(cls, reply: Reply) -> Parcel:
+        packer = Packer()
+        letter = {"layout": packer.lay(reply.tensors), "scalars": reply.scalars, "seconds": reply.seconds}
+        return cls(packer, json.dumps(letter).encode())
 
 
 class Outbox:
@@ -71,26 +105,23 @@ class Outbox:
         self._arena: Arena | None = None
         self._taken = True
 
-    def send(self, reply: Reply) -> None:
-        packer = Packer()
-        layout = packer.lay(reply.tensors)
+    def send(self, parcel: Parcel) -> None:
         self.wait()
-        if self._arena is None or packer.size > self._arena.size:
+        size = parcel.packer.size
+        if self._arena is None or size > self._arena.size:
             if self._arena:
                 self._arena.close()
-            self._arena = Arena.create(packer.size)
+            self._arena = Arena.create(size)
             self._pipe.send_bytes(ARENA)
             self._pipe.send_bytes(str(self._arena.size).encode())
             reduction.send_handle(self._pipe, self._arena.handle, 0)
-        packer.write(self._arena)
-        letter = {"layout": layout, "scalars": reply.scalars, "seconds": reply.seconds}
-        self._pipe.send_bytes(json.dumps(letter).encode())
+        parcel.packer.write(self._arena)
+        self._pipe.send_bytes(parcel.letter)
         self._taken = False
 
-    def send_error(self, error: Exception) -> None:
+    def send_words(self, letter: dict[str, str]) -> None:
         self.wait()
-        text = f"{type(error).__name__}: {error}"
-        self._pipe.send_bytes(json.dumps({"error": text, "trace": traceback.format_exc()}).encode())
+        self._pipe.send_bytes(json.dumps(letter).encode())
 
     def wait(self) -> None:
         if not self._taken:

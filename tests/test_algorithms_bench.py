@@ -1,0 +1,124 @@
+"""The bench of the hand-derived tests: clients whose loss is L_i(w) = (w - m_i)^2 / 2, so that every step is known.
+
+A client has n samples x = 1 with label m_i; the model is w x; with batches of one it takes n steps an epoch, each with
+the gradient w - m_i. The helpers come first, then tests of the bench itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.absence import Nothing
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.client import Client
+from holdfast.core import Learning, State
+from holdfast.engines.inline import Inline
+from holdfast.round import Method, Record, play_round
+from holdfast.scenarios import Intervals, Stage, Staged
+from holdfast.tasks import Samples
+from holdfast.trust import TRUSTS
+
+
+class OneWeight(nn.Module):
+    """y = w x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x
+
+
+def half_square(output: Tensor, labels: Tensor) -> Tensor:
+    return (output - labels).square().mean() / 2
+
+
+def nearness(output: Tensor, labels: Tensor) -> Tensor:
+    return torch.exp(-(output - labels).square()).flatten()
+
+
+@dataclass
+class Bench:
+    """A federation on quadratics; `play` runs one round of it and keeps what happened."""
+
+    algorithm: FedAvg
+    targets: Sequence[float]  # m_i
+    samples: Sequence[int]  # n_i, which with batches of one is also the number of steps
+    learning: Learning
+    away: tuple[tuple[int, int, int], ...] = ()
+    rounds: int = 8
+    cosine: bool = False
+    state: State = field(init=False)
+    record: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clients = {
+            id: quadratic_client(id, target, count, self.learning, self.algorithm)
+            for id, (target, count) in enumerate(zip(self.targets, self.samples, strict=True))
+        }
+        stage = Stage(self.rounds, self.samples, seed=0)
+        self.federation = Staged(Inline(self.clients), Intervals(self.away), stage, "away")
+        trust = TRUSTS[self.algorithm.weights]()
+        count = len(self.samples)
+        self.method = Method(
+            self.algorithm, Nothing(), trust, self.learning, self.rounds, count, seed=0, cosine=self.cosine
+        )
+        model = {"w": torch.zeros(1)}
+        self.state = State(0, model, {}, self.algorithm.begin(model), {}, trust.begin(count))
+
+    def play(self) -> float:
+        """One round; the model after it."""
+        self.state, self.record = play_round(self.state, self.federation, self.method)
+        return self.w
+
+    @property
+    def w(self) -> float:
+        return float(self.state.model["w"])
+
+    @property
+    def server(self) -> float:
+        """The moderator's memory."""
+        return float(self.state.algorithm["w"])
+
+    def memory(self, client: int) -> float:
+        """A client's memory as of the last round in which its update counted."""
+        return float(self.clients[client].memory.read(self.state.accepted[client])["w"])
+
+    @property
+    def weights(self) -> Mapping[int, float]:
+        return self.record.weights
+
+
+def quadratic_client(id: int, target: float, count: int, learning: Learning, algorithm: FedAvg) -> Client:
+    data = Samples((torch.ones(count, 1),), torch.full((count, 1), target))
+    return Client(id, 0, data, data, data, OneWeight(), half_square, nearness, learning, algorithm)
+
+
+def plain(lr: float, momentum: float = 0.0, epochs: int = 1) -> Learning:
+    return Learning(epochs=epochs, batch_size=1, lr=lr, momentum=momentum)
+
+
+def test_the_bench_takes_the_steps_it_claims() -> None:
+    bench = Bench(FedAvg(), targets=[8.0], samples=[3], learning=plain(0.5))
+    assert bench.play() == 7.0  # each step halves the distance to 8: 4, 6, 7
+    twice = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5, epochs=2))
+    assert twice.play() == 6.0
+
+
+def test_momentum_on_the_bench_is_that_of_the_textbook() -> None:
+    # v <- 0.9 v + g, w <- w - lr v: from distance e the three steps lead to 0.5 e, -0.2 e, -0.73 e.
+    bench = Bench(FedAvg(), targets=[10.0], samples=[3], learning=plain(0.5, momentum=0.9))
+    assert abs(bench.play() - 17.3) < 1e-5
+
+
+def test_the_cosine_schedule_reaches_the_clients() -> None:
+    # Half way through the run, the learning rate is half of 0.5: one step goes a quarter of the way.
+    bench = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5), away=((0, 0, 4),), cosine=True)
+    for _ in range(4):
+        assert bench.play() == 0.0
+    assert abs(bench.play() - 2.0) < 1e-6

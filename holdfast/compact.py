@@ -1,0 +1,149 @@
+"""Small forms of features and soft labels: fewer bits, few non-zero labels, and zlib over the bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.core import Tensors
+from holdfast.errors import HoldfastError
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.uint8}
+PER_DIGEST = ("features", "label_class", "label_weight")  # what grows with the number of digests, and is compressed
+
+
+@dataclass(frozen=True)
+class Compact:
+    """How features are written: whole, half, or one byte each with one scale for all or one for each coordinate."""
+
+    features: Literal["float32", "float16", "int8"] = "float32"
+    scale: Literal["tensor", "coordinate"] = "tensor"
+    compress: bool = False
+
+
+def shrink(features: Tensor, labels: Tensor, most: int, compact: Compact) -> Tensors:
+    """Features (m, ...) and soft labels (m, classes), with at most `most` non-zero in a row, as tensors to send."""
+    tensors = {**shrink_features(features.contiguous(), compact), **shrink_labels(labels, most)}
+    return {name: squeeze(t) if compact.compress and name in PER_DIGEST else t for name, t in tensors.items()}
+
+
+def restore(
+    tensors: Tensors, compact: Compact, shape: tuple[int, ...], most: int, classes: int
+) -> tuple[Tensor, Tensor]:
+    """The features, of the given shape, and labels that shrink wrote; anything of another kind or shape is refused."""
+    columns = min(most, classes)
+    kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "features": (DTYPES[compact.features], shape),
+        "label_class": (torch.uint8 if classes <= 256 else torch.int32, (shape[0], columns)),
+        "label_weight": (torch.float32, (shape[0], columns)),
+    }
+    if compact.features == "int8":
+        scales = (1 if compact.scale == "tensor" else math.prod(shape[1:]),)
+        kinds |= {"low": (torch.float32, scales), "step": (torch.float32, scales)}
+    if tensors.keys() != kinds.keys():
+        raise HoldfastError(f"it holds {sorted(tensors)}, expected {sorted(kinds)}; make it again.")
+    whole = {}
+    for name, (dtype, expected) in kinds.items():
+        packed = compact.compress and name in PER_DIGEST
+        tensor = unsqueeze(tensors[name], dtype, expected) if packed else tensors[name]
+        if tensor.dtype != dtype or tuple(tensor.shape) != expected:
+            raise HoldfastError(f"{name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected {dtype} {expected}.")
+        whole[name] = tensor
+    return restore_features(whole), restore_labels(whole, classes)
+
+
+def sha256_of(tensors: Tensors, facts: Mapping[str, Any]) -> str:
+    """SHA-256 over the facts (but a `sha256` among them) and the names, kinds, shapes and bytes of the tensors."""
+    words = {name: fact for name, fact in facts.items() if name != "sha256"}
+    total = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(tensor.contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def shrink_features(features: Tensor, compact: Compact) -> Tensors:
+    """Features (m, ...) as tensors to write; with int8, x = low + step * code with code in 0..255.
+
+    >>> shrink_features(torch.tensor([[0.0], [0.2], [1.0]]), Compact("int8"))["features"].flatten().tolist()
+    [0, 51, 255]
+    """
+    if compact.features == "float32":
+        return {"features": features}
+    if compact.features == "float16":
+        half = features.half()
+        if not bool(torch.isfinite(half).all()):
+            raise HoldfastError("digest: some features are too large for float16; write them as float32 or int8.")
+        return {"features": half}
+    flat = features.reshape(len(features), -1).double()
+    low, high = (flat.amin(0), flat.amax(0)) if compact.scale == "coordinate" else (flat.min()[None], flat.max()[None])
+    low, step = (
+        low.float(),
+        ((high - low) / 255).float(),
+    )  # rounded first, so that both sides count with the same numbers
+    safe = torch.where(step > 0, step, torch.ones_like(step)).double()
+    codes = ((flat - low.double()) / safe).round().clamp(0, 255).to(torch.uint8)
+    return {"features": codes.view(features.shape), "low": low, "step": step}
+
+
+def restore_features(tensors: Tensors) -> Tensor:
+    """The features that shrink_features wrote, as float32."""
+    written = tensors["features"]
+    if written.dtype != torch.uint8:
+        return written.float()
+    flat = written.reshape(len(written), -1).double()
+    return (tensors["low"].double() + tensors["step"].double() * flat).float().view(written.shape)
+
+
+def shrink_labels(labels: Tensor, most: int) -> Tensors:
+    """Soft labels (m, classes) as the class and weight of the at most `most` that are not zero; nothing is lost.
+
+    >>> small = shrink_labels(torch.tensor([[0.0, 0.75, 0.25]]), 2)
+    >>> small["label_class"].tolist(), small["label_weight"].tolist()
+    ([[1, 2]], [[0.75, 0.25]])
+    """
+    classes = labels.shape[1]
+    columns = min(most, classes)
+    if int((labels != 0).sum(1).max()) > columns:
+        raise HoldfastError(
+            f"digest: a soft label has more than {columns} classes, more than samples per digest allow."
+        )
+    weight, index = labels.sort(dim=1, descending=True, stable=True)
+    kind = torch.uint8 if classes <= 256 else torch.int32
+    index = torch.where(weight > 0, index, torch.zeros_like(index))  # places left over: class 0, weight 0
+    return {"label_class": index[:, :columns].to(kind), "label_weight": weight[:, :columns].contiguous()}
+
+
+def restore_labels(tensors: Tensors, classes: int) -> Tensor:
+    """The soft labels that shrink_labels wrote."""
+    index = tensors["label_class"].long()
+    if index.numel() and (int(index.min()) < 0 or int(index.max()) >= classes):
+        raise HoldfastError(f"a label names class {int(index.max())}, but there are only {classes} classes.")
+    return torch.zeros(len(index), classes).scatter_add_(1, index, tensors["label_weight"].float())
+
+
+def squeeze(tensor: Tensor) -> Tensor:
+    """The tensor's bytes, compressed, as a flat uint8 tensor; coordinate after coordinate, which compresses better."""
+    columns = tensor.reshape(len(tensor), -1).T.contiguous()
+    return torch.frombuffer(bytearray(zlib.compress(columns.numpy().tobytes(), 9)), dtype=torch.uint8)
+
+
+def unsqueeze(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor that squeeze packed; its size is known beforehand, so a small packet cannot grow without bound."""
+    wanted = math.prod(shape) * dtype.itemsize
+    machine = zlib.decompressobj()
+    try:
+        raw = machine.decompress(packed.contiguous().numpy().tobytes(), wanted + 1)
+    except zlib.error:
+        raise HoldfastError("its compressed content is damaged.") from None
+    if len(raw) != wanted or not machine.eof:
+        raise HoldfastError(f"its compressed content does not unpack to the {wanted} bytes it should.")
+    return torch.frombuffer(bytearray(raw), dtype=dtype).view(-1, shape[0]).T.contiguous().view(shape)

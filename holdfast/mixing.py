@@ -1,0 +1,111 @@
+"""How samples are mixed into digests, and the paper's noise: plain arithmetic, no knowledge of files or tasks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import HoldfastError
+
+Strategy = Literal["across", "within"]
+Remainder = Literal["drop", "mix"]
+Weights = Literal["balanced", "random"] | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """The paper's noise, Lap(0, tau / (S epsilon)) on each value; its epsilon is nominal, not a guarantee."""
+
+    epsilon: float = 0.005
+    samples: int = 20_000  # the paper's constant S
+    seed: int | None = None  # for tests only: seeded noise protects nothing
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0 and self.samples > 0):
+            raise HoldfastError(
+                f"digest noise: epsilon and samples must be positive, got {self.epsilon} and {self.samples}."
+            )
+
+    def scale(self, tau: float) -> float:
+        """The scale of the noise; tau is the client's largest feature value.
+
+        >>> Laplace(epsilon=0.005, samples=20_000).scale(3.0)
+        0.03
+        """
+        return tau / (self.samples * self.epsilon)
+
+    def __str__(self) -> str:
+        guarantee = "nominal" if self.seed is None else "seeded, no guarantee"
+        return f"laplace:epsilon={self.epsilon},samples={self.samples} ({guarantee})"
+
+
+def mixing_plan(
+    labels: Tensor, spd: int, strategy: Strategy, remainder: Remainder, generator: torch.Generator
+) -> Tensor:
+    """Which samples go into which digest, (m, spd); -1 marks an empty place in a digest made of fewer."""
+    if strategy not in ("across", "within"):
+        raise HoldfastError(f"digest strategy: {strategy!r} is not known; say 'across' or 'within' classes.")
+    if remainder not in ("drop", "mix"):
+        raise HoldfastError(f"digest remainder: {remainder!r} is not known; say 'drop' or 'mix'.")
+    order = torch.randperm(len(labels), generator=generator)
+    groups = [order]
+    if strategy == "within":
+        groups = [order[labels[order] == label] for label in labels.unique()]
+    rows = []
+    for group in groups:
+        left_over = len(group) % spd
+        if left_over and remainder == "mix":
+            group = torch.cat([group, torch.full((spd - left_over,), -1)])
+        rows.append(group[: len(group) // spd * spd].view(-1, spd))
+    plan = torch.cat(rows)
+    if len(plan) == 0:
+        raise HoldfastError(
+            f"digest: no class has {spd} samples to mix within the class; lower spd, mix across classes, "
+            "or let remainders be mixed with fewer."
+        )
+    return plan
+
+
+def mixing_weights(plan: Tensor, weights: Weights, generator: torch.Generator) -> Tensor:
+    """The weights w_k (m, spd), float64: each row sums to one, and an empty place weighs nothing.
+
+    >>> mixing_weights(torch.tensor([[5, 2], [0, -1]]), "balanced", torch.Generator()).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    spd = plan.shape[1]
+    if weights == "balanced":
+        shares = torch.ones(plan.shape, dtype=torch.float64)
+    elif weights == "random":  # uniform over all weights that sum to one
+        shares = -torch.log1p(-torch.rand(plan.shape, generator=generator, dtype=torch.float64)) + 1e-12
+    elif isinstance(weights, str):
+        raise HoldfastError(f"digest weights: {weights!r} is not known; say 'balanced', 'random' or {spd} numbers.")
+    else:
+        shares = torch.tensor(_given_weights(weights, spd), dtype=torch.float64).repeat(len(plan), 1)
+    shares = shares * (plan >= 0)
+    total = shares.sum(1, keepdim=True)
+    if bool((total <= 0).any()):
+        raise HoldfastError(
+            "digest weights: a remainder would be mixed with weight zero only; drop remainders or give other weights."
+        )
+    return shares / total
+
+
+def _given_weights(weights: Sequence[float], spd: int) -> list[float]:
+    given = [float(weight) for weight in weights]
+    if len(given) != spd:
+        raise HoldfastError(f"digest weights: {len(given)} numbers were given for {spd} samples per digest.")
+    if not all(0.0 <= weight <= 1.0 for weight in given) or abs(sum(given) - 1.0) > 1e-6:
+        raise HoldfastError(f"digest weights: they must lie in [0, 1] and sum to one, got {tuple(given)}.")
+    return given
+
+
+def laplace_noise(noise: Laplace, tau: float, shape: Sequence[int]) -> Tensor:
+    """Laplace noise, float64, from the operating system's entropy, unless a test asked for a seed."""
+    source = np.random.Generator(np.random.PCG64(secrets.randbits(256) if noise.seed is None else noise.seed))
+    return torch.from_numpy(source.laplace(0.0, noise.scale(tau), tuple(shape)))

@@ -29,41 +29,58 @@ Watch = Callable[[Record], None]
 def run(experiment: Experiment, out: Path | str | None = None, watch: Watch | None = None) -> History:
     """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
     plan = make_plan(experiment)
-    folder = Run.create(Path(out), experiment) if out is not None else None
-    return _play(plan, plan.start(), [], folder, watch)
+    if out is None:
+        return _play(plan, plan.start(), [], None, watch)
+    held = Run.create(Path(out), experiment)
+    try:
+        return _play(plan, plan.start(), [], held, watch)
+    finally:
+        held.close()
 
 
 def resume(folder: Path | str, watch: Watch | None = None) -> History:
     """Go on with a run where it stopped; a finished one is only read."""
     held = Run.resume(Path(folder))
-    state = held.last_state()
-    if held.finished and state is not None and state.round >= held.experiment.rounds:
-        held.close()
-        return History(held.experiment, held.records(), held.folder, state)
-    plan = make_plan(held.experiment)
-    return _play(plan, state or plan.start(), held.records(), held, watch)
+    try:
+        state = held.last_state()
+        held.drop_damaged_model()
+        if held.finished and state is not None and state.round >= held.experiment.rounds:
+            return History(held.experiment, held.records(), held.folder, state)
+        plan = make_plan(held.experiment)
+        return _play(plan, state or plan.start(), held.records(), held, watch)
+    finally:
+        held.close()  # also when it fails: who catches the error may want to resume in this very process
 
 
 def _play(plan: Plan, state: State, records: list[Record], folder: Run | None, watch: Watch | None) -> History:
     experiment = plan.experiment
-    with one_thread(), federation_of(plan, folder.folder if folder else None) as federation:
-        judge = Judge(plan, federation)
-        found = folder.notes if folder else []  # what resuming found damaged goes into the next record
-        while state.round < experiment.rounds:
-            state, record = play_round(state, federation, plan.method)
-            if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
-                record = judge.evaluate(state, record)
-            record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
-            records.append(record)
-            if folder is not None:
-                folder.save(state, record)
-            if watch is not None:
-                watch(record)
+    if state.round < experiment.rounds:
+        with one_thread(), federation_of(plan, folder.folder if folder else None) as federation:
+            state = _play_rounds(plan, state, federation, records, folder, watch)
     if folder is not None:
         about = {"task": plan.task.name, "model": str(experiment.model), "classes": "\n".join(plan.task.class_names)}
         folder.finish(state, about)
-        folder.close()
     return History(experiment, records, folder.folder if folder else None, state)
+
+
+def _play_rounds(
+    plan: Plan, state: State, federation: Federation, records: list[Record], folder: Run | None, watch: Watch | None
+) -> State:
+    """Play the rounds that are left; each is written down and shown when it is over."""
+    experiment = plan.experiment
+    judge = Judge(plan, federation)
+    found = folder.notes if folder else []  # what resuming found damaged goes into the next record
+    while state.round < experiment.rounds:
+        state, record = play_round(state, federation, plan.method)
+        if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
+            record = judge.evaluate(state, record)
+        record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
+        records.append(record)
+        if folder is not None:
+            folder.save(state, record)
+        if watch is not None:
+            watch(record)
+    return state
 
 
 @contextmanager

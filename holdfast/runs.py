@@ -16,8 +16,10 @@ import fcntl
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,7 +32,7 @@ import torch
 from holdfast.core import State, Tensors, pack, unpack
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
-from holdfast.files import Damaged, Store, append_line, read_lines, write_file
+from holdfast.files import Damaged, Store, append_line, drop_unfinished, make_folder, read_lines, write_file
 from holdfast.round import Record
 
 SCHEMA = 1
@@ -50,14 +52,18 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, experiment: Experiment) -> Run:
-        if folder.exists() and any(folder.iterdir()):
-            raise HoldfastError(
-                f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
-            )
+        refuse_used(folder)
+        make_folder(folder)
         run = cls(folder, experiment)
-        text = json.dumps({"schema": SCHEMA, **experiment.as_json()}, indent=1)
-        run._store.write("experiment.json", text.encode())
-        run._start()
+        run._hold()
+        try:
+            refuse_used(folder)  # again: another process may have been quicker
+            text = json.dumps({"schema": SCHEMA, **experiment.as_json()}, indent=1)
+            run._store.write("experiment.json", text.encode())
+            run._note_environment()
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @classmethod
@@ -76,7 +82,13 @@ class Run:
     def resume(cls, folder: Path) -> Run:
         """The run in a folder, to go on with."""
         run = cls.open(folder)
-        run._start()
+        run._hold()
+        try:
+            drop_unfinished(folder)
+            run._note_environment()
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @property
@@ -90,25 +102,36 @@ class Run:
             self._checkpoint(state)
 
     def last_state(self) -> State | None:
-        """The state of the newest checkpoint that is whole; a damaged one is set aside and named."""
+        """The state of the newest checkpoint that is whole; a damaged file is set aside and named."""
+        state, damages = None, 0
         for path in sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True):
-            name = f"checkpoints/{path.name}"
             try:
-                state = self._read_state(name)
+                state = self._read_state(f"checkpoints/{path.name}")
+                break
             except Damaged as damage:
-                aside = self._store.set_aside(name) if path.exists() and name in str(damage) else path
-                self.notes.append(f"{damage} It was set aside as {aside.name}, and the one before it is used.")
-                continue
-            self._forget_after(state.round)
-            return state
-        self._forget_after(0)
-        return None
+                damages += 1
+                self.notes.append(str(damage))
+        if damages:
+            self.notes.append(
+                f"The run goes on from the checkpoint of round {state.round}, the newest that is whole."
+                if state
+                else "No checkpoint is whole, so the run starts afresh."
+            )
+        self._forget_after(state.round if state else 0)
+        return state
 
     def records(self) -> list[Record]:
         """The rounds so far, each once."""
-        lines = read_lines(self.folder / "rounds.jsonl")
-        newest = {int(str(line["round"])): line for line in lines if "round" in line}
-        return [record_from_json(newest[round]) for round in sorted(newest)]
+        lines = self._round_lines()
+        return [record_from_json(lines[round]) for round in sorted(lines)]
+
+    def drop_damaged_model(self) -> None:
+        """Set the final model aside if it is damaged: the run then counts as unfinished, and writes it again."""
+        if self.finished:
+            try:
+                self._read("model.safetensors")
+            except Damaged as damage:
+                self.notes.append(str(damage))
 
     def finish(self, state: State, about: Mapping[str, str]) -> None:
         """Write the final model: weights and buffers under the names of its state_dict."""
@@ -124,13 +147,19 @@ class Run:
     def _store(self) -> Store:
         return Store(self.folder)
 
-    def _start(self) -> None:
-        lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held until close)
+    def _hold(self) -> None:
+        try:
+            lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held until close)
+        except OSError as error:
+            raise HoldfastError(f"Cannot write in {self.folder}: {error.strerror}.") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            lock.close()
             raise HoldfastError(f"Another process is at work on {self.folder}; wait for it or end it first.") from None
         self._lock = lock
+
+    def _note_environment(self) -> None:
         here, before = environment(), read_lines(self.folder / "environment.jsonl")
         if before and (changed := {key for key in here if here[key] != before[-1].get(key)} - {"pid"}):
             self.notes.append(
@@ -160,16 +189,21 @@ class Run:
             saved = self._digests[client] = (state.digests[client], name)
         return saved[1]
 
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._store.read(name)
+        except FileNotFoundError:
+            raise Damaged(f"{self.folder / name} is missing.") from None
+        except Damaged as damage:
+            raise Damaged(f"{damage} It was set aside as {self._store.set_aside(name).name}.") from None
+
     def _read_state(self, name: str) -> State:
-        data = self._store.read(name)
+        data = self._read(name)
         facts = read_metadata(data)
         tensors = safetensors.torch.load(data)
         digests = {}
         for client, file in json.loads(facts["digests"]).items():
-            try:
-                digests[int(client)] = safetensors.torch.load(self._store.read(file))
-            except FileNotFoundError:
-                raise Damaged(f"{self.folder / file} is missing.") from None
+            digests[int(client)] = safetensors.torch.load(self._read(file))
             self._digests[int(client)] = (digests[int(client)], file)
         return State(
             round=int(facts["round"]),
@@ -179,12 +213,34 @@ class Run:
             digests=digests,
         )
 
+    def _round_lines(self) -> dict[int, dict[str, object]]:
+        """The newest line of each round, those left out that make no record."""
+        lines = {}
+        for line in read_lines(self.folder / "rounds.jsonl"):
+            with suppress(TypeError, ValueError, AttributeError):
+                lines[int(record_from_json(line).round)] = line
+        return lines
+
     def _forget_after(self, round: int) -> None:
         """Drop the rounds that were written down but whose state was lost: they will be played again."""
+        kept = {r: line for r, line in sorted(self._round_lines().items()) if r < round}
+        if lost := [str(r) for r in range(round) if r not in kept]:
+            self.notes.append(f"rounds.jsonl is damaged: what it said of round {', '.join(lost)} is lost.")
         path = self.folder / "rounds.jsonl"
-        if path.exists():
-            kept = [line for line in read_lines(path) if "round" in line and int(str(line["round"])) < round]
-            write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        data = "".join(json.dumps(line) + "\n" for line in kept.values()).encode()
+        if path.exists() and path.read_bytes() != data:
+            write_file(path, data)
+
+
+def refuse_used(folder: Path) -> None:
+    """A run starts in a folder of its own; what a start that was killed at once left there does not count."""
+    if folder.exists() and not folder.is_dir():
+        raise HoldfastError(f"{folder} is a file; --out names a new folder.")
+    left = re.compile(r"\.lock|manifest\.jsonl|\.experiment\.json\.\d+\.tmp")
+    if folder.exists() and any(not left.fullmatch(path.name) for path in folder.iterdir()):
+        raise HoldfastError(
+            f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
+        )
 
 
 def read_metadata(data: bytes) -> dict[str, str]:

@@ -73,6 +73,8 @@ def train_job(client: Client, message: Message) -> Reply:
 
 def recall_memory(client: Client, last: int) -> tuple[Tensors, list[str]]:
     """One's memory as of the last round that counted; if it is lost, start afresh and say so."""
+    if not client.algorithm.remembers:
+        return {}, []
     try:
         return client.memory.read(last), []
     except HoldfastError as error:

@@ -42,6 +42,8 @@ class Experiment:
     workers: int | None = None  # none: as many as cores; 0: everything in this process
 
     def __post_init__(self) -> None:
+        for key in CHOICES:  # from Python, "fedprox:0.1" will do
+            object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
             if value is not None and value < least:
@@ -70,6 +72,7 @@ class Experiment:
         return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
 
 
+CHOICES = ("model", "partition", "scenario", "algorithm", "absence", "trust")
 AT_LEAST = {
     "clients": 1,
     "rounds": 1,
@@ -111,6 +114,14 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
     for change in changes:
         set_key(table, change)
     return from_table(table, str(path))
+
+
+def from_changes(changes: Iterable[str]) -> Experiment:
+    """The usual experiment with `key=value` changes."""
+    table: dict[str, Any] = {}
+    for change in changes:
+        set_key(table, change)
+    return from_table(table)
 
 
 def set_key(table: dict[str, Any], change: str) -> None:

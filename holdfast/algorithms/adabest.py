@@ -27,6 +27,7 @@ class AdaBest(FedAvg):
     """
 
     weights: ClassVar[str] = "uniform"
+    remembers: ClassVar[bool] = True
     mu: float = 0.02
     beta: float = 0.8
 

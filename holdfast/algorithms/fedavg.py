@@ -38,6 +38,7 @@ class FedAvg:
     """Train locally, average by weight."""
 
     weights: ClassVar[str] = "samples"  # the weights of its paper: by samples, or uniform
+    remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
 
     def begin(self, model: Tensors) -> Tensors:
         return {}

@@ -31,6 +31,7 @@ class FedDyn(FedAvg):
     """
 
     weights: ClassVar[str] = "uniform"
+    remembers: ClassVar[bool] = True
     alpha: float = 0.01
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class Scaffold(FedAvg):
     """
 
     weights: ClassVar[str] = "uniform"
+    remembers: ClassVar[bool] = True
 
     def begin(self, model: Tensors) -> Tensors:
         return {name: torch.zeros_like(weight) for name, weight in model.items()}

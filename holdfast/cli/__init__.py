@@ -1,1 +1,136 @@
-"""The command line."""
+"""The command line. Torch is imported by the commands that need it, not for --help."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.errors import HoldfastError
+
+app = typer.Typer(
+    name="holdfast",
+    help="Federated learning that holds fast when clients go missing or go bad.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the experiment.")]
+File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")]
+RUNS, LOOK = "Run", "Look"
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what workers log.")] = False,
+) -> None:
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    for noisy in ("matplotlib", "PIL"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    if debug:
+        os.environ["HOLDFAST_DEBUG"] = "1"
+
+
+@app.command(rich_help_panel=RUNS)
+def run(
+    file: File,
+    set: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-TIME].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Run an experiment and leave a folder with all that it wrote."""
+    from holdfast.cli.running import run_file
+
+    run_file(file, set or [], out, json)
+
+
+@app.command(rich_help_panel=RUNS)
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Go on with a run where it stopped; the result is the same to the bit."""
+    from holdfast.cli.running import resume_folder
+
+    resume_folder(folder, json)
+
+
+@app.command(rich_help_panel=RUNS)
+def compare(
+    method: Annotated[str, typer.Option(help="algorithm[+absence][+trust], comma-separated.")] = "fedavg",
+    scenario: Annotated[str, typer.Option(help="Who is away when, comma-separated.")] = "none,sequential",
+    seed: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
+    file: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Take all other keys from here.")] = None,
+    task: Annotated[str | None, typer.Option(help="See `holdfast tasks` [default: fashion-mini].")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients [default: 4].")] = None,
+    partition: Annotated[str | None, typer.Option(help="How data are dealt out [default: dirichlet:0.1].")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds [default: 24].")] = None,
+    set: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs [default: runs/compare-TIME].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Compare methods under scenarios: mean and deviation over seeds, a table, curves."""
+    from holdfast.cli.comparing import compare_methods
+
+    given = {"task": task, "data": data, "clients": clients, "partition": partition, "rounds": rounds}
+    changes = [f"{key}={value}" for key, value in given.items() if value is not None]
+    compare_methods(method, scenario, seed, file, [*changes, *(set or [])], out, json)
+
+
+@app.command(rich_help_panel=LOOK)
+def check(file: File, set: Set = None) -> None:
+    """Check an experiment without running it: what would be learnt, by whom, and who is away when."""
+    from holdfast.cli.looking import check_file
+
+    check_file(file, set or [])
+
+
+@app.command(rich_help_panel=LOOK)
+def partition(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE.toml]", help="The experiment.")] = None,
+    set: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Save the picture (.png, .pdf or .svg) as well.")] = None,
+) -> None:
+    """Show how the data are dealt out: clients x classes."""
+    from holdfast.cli.looking import show_partition
+
+    show_partition(file, set or [], out)
+
+
+@app.command(rich_help_panel=LOOK)
+def tasks() -> None:
+    """List the tasks: what can be learnt."""
+    from holdfast.cli.looking import list_tasks
+
+    list_tasks()
+
+
+@app.command(rich_help_panel=LOOK)
+def methods() -> None:
+    """List algorithms, absences, trusts, scenarios and partitions, with their options."""
+    from holdfast.cli.looking import list_methods
+
+    list_methods()
+
+
+def main() -> None:
+    """The entry point: an error that is a sentence is shown as one."""
+    try:
+        app()
+    except HoldfastError as error:
+        if os.environ.get("HOLDFAST_DEBUG"):
+            raise
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            "[bold red]Error:[/] " + str(error).replace("[", "\\[")
+        )
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

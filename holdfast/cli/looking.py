@@ -1,0 +1,110 @@
+"""`holdfast check`, `partition`, `tasks` and `methods`: look before you run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.absence import ABSENCES
+from holdfast.algorithms import ALGORITHMS
+from holdfast.experiment import from_changes, load
+from holdfast.models import MODELS
+from holdfast.plan import Plan, make_plan
+from holdfast.scenarios import SCENARIOS
+from holdfast.tasks.named import known_tasks
+from holdfast.tasks.partitions import PARTITIONS, class_counts
+from holdfast.tasks.picture import partition_figure, partition_table
+from holdfast.trust import TRUSTS
+
+
+def check_file(file: Path, changes: list[str]) -> None:
+    """Say what an experiment would do."""
+    plan = make_plan(load(file, changes))
+    experiment, state = plan.experiment, plan.start()
+    weights = sum(tensor.numel() for tensor in state.model.values())
+    console = Console(highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("task", f"{plan.task.name}: {len(plan.task.train):,} + {len(plan.task.test):,} samples, "
+                  f"{plan.task.classes} classes, {'x'.join(map(str, plan.task.shape))}")  # fmt: skip
+    facts.add_row("model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round")
+    facts.add_row("method", f"{experiment.method}, weights by {plan.method.trust.__class__.__name__}")
+    sizes = plan.stage.sizes
+    facts.add_row("clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples")
+    facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
+                  f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
+    console.print(facts)
+    console.print(f"\nWho is there, round 1 to {experiment.rounds} (█ there, · away), scenario {experiment.scenario}:")
+    for client, line in enumerate(timeline(plan)):
+        console.print(f"  client {client:>3} {line} {sizes[client]:>6} samples")
+        if client == 19 and len(sizes) > 20:
+            console.print(f"  ... and {len(sizes) - 20} more")
+            break
+    console.print("[green]This experiment can be run.[/]")
+
+
+def timeline(plan: Plan, width: int = 60) -> list[str]:
+    """For each client a line of blocks over the rounds."""
+    step = max(1, -(-plan.experiment.rounds // width))
+    away = [set(plan.scenario(round, plan.stage)) for round in range(0, plan.experiment.rounds, step)]
+    return ["".join("·" if client in gone else "█" for gone in away) for client in plan.stage.clients]
+
+
+def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:
+    experiment = load(file, changes) if file else from_changes(changes)
+    plan = make_plan(experiment)
+    parts = [part for part, _, _ in plan.parts]
+    counts = class_counts(parts, plan.task.train.labels, plan.task.classes)
+    console = Console(highlight=False)
+    console.print(f"{plan.task.name}, {experiment.partition}, seed {experiment.seed}: training samples of each client")
+    console.print(partition_table(counts, plan.task.class_names))
+    if out is not None:
+        partition_figure(counts, plan.task.class_names, out)
+        console.print(f"Saved {out}")
+
+
+def list_tasks() -> None:
+    view = Table(box=None, padding=(0, 2, 0, 0))
+    view.add_column("task")
+    view.add_column("what")
+    for name, description in known_tasks():
+        view.add_row(f"[bold]{name}[/]", description)
+    view.add_row("[bold]FILE.npz[/]", "your own arrays: x_train, y_train, x_test, y_test")
+    view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
+    Console(highlight=False).print(view)
+
+
+def list_methods() -> None:
+    """Every kind of choice, each name with its first sentence and its options."""
+    console = Console(highlight=False)
+    console.print(
+        "A method is [bold]algorithm[+absence][+trust][/], as in fedprox or scaffold+uniform.\n".replace("[+", "\\[+")
+    )
+    kinds: list[tuple[str, Mapping[str, type]]] = [
+        ("algorithm: how clients learn", ALGORITHMS),
+        ("absence: who stands in", ABSENCES),
+        ("trust: whom to believe", TRUSTS),
+        ("scenario: who is away", SCENARIOS),
+        ("partition: how data are dealt out", PARTITIONS),
+        ("model", MODELS),
+    ]
+    for title, kind in kinds:
+        view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
+        view.show_header = False
+        for name, choice in kind.items():
+            view.add_row(f"[cyan]{name}[/]", first_sentence(choice), options(choice))
+        console.print(view)
+
+
+def first_sentence(kind: type) -> str:
+    return (kind.__doc__ or "").strip().split("\n")[0].replace("[", "\\[")
+
+
+def options(kind: type) -> str:
+    """The options with their defaults, dim."""
+    found = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    texts = [f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default}" for f in found if f.init]
+    return f"[dim]{', '.join(texts)}[/]"

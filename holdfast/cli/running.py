@@ -1,0 +1,149 @@
+"""`holdfast run` and `holdfast resume`, with a live display."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from holdfast.experiment import Experiment, load
+from holdfast.play import resume as resume_run
+from holdfast.play import run as play
+from holdfast.round import Record
+from holdfast.runs import History, Run
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def run_file(file: Path, changes: Iterable[str], out: Path | None, as_json: bool) -> None:
+    experiment = load(file, changes)
+    out = out or Path("runs") / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
+
+
+def resume_folder(folder: Path, as_json: bool) -> None:
+    run = Run.open(folder)
+    show(lambda watch: resume_run(folder, watch), run.experiment, folder, len(run.records()), as_json)
+
+
+def show(
+    go: Callable[[Callable[[Record], None]], History], experiment: Experiment, out: Path, done: int, as_json: bool
+) -> None:
+    """Play a run under a live display and say what it came to."""
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    start = time.perf_counter()
+    with Live(console, experiment.rounds, done) as live:
+        try:
+            history = go(lambda record: live.round(experiment.method, record))
+        except KeyboardInterrupt:
+            console.print(f"Interrupted. Go on with: holdfast resume {out}")
+            sys.exit(130)
+    if as_json:
+        print_json({**summary(history), "folder": str(out)})
+        return
+    for line in happenings(history.records):
+        console.print(f"[yellow]note[/] {line}")
+    console.print(
+        f"[bold]{experiment.method}[/] under {experiment.scenario}: accuracy [bold]{history.final_accuracy:.1%}[/]"
+        f" after {len(history.records)} rounds in {time.perf_counter() - start:.0f} s"
+    )
+    console.print(f"Everything it wrote is in {out}")
+
+
+def summary(history: History) -> dict[str, object]:
+    """One row, as --json prints it."""
+    experiment = history.experiment
+    return {
+        "method": experiment.method,
+        "scenario": str(experiment.scenario),
+        "seed": experiment.seed,
+        "final_accuracy": history.final_accuracy,
+        "accuracy": history.accuracy,
+        "seconds": history.seconds,
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+    }
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def happenings(records: Iterable[Record]) -> list[str]:
+    """What a user should know of a run besides its accuracy: refusals, failures, divergence; each once, with rounds."""
+    seen: dict[str, list[int]] = {}
+    for record in records:
+        for client, why in record.refused.items():
+            seen.setdefault(f"client {client}'s update was refused: {why}", []).append(record.round)
+        for client, why in record.absent.items():
+            if not why.startswith("away ("):
+                seen.setdefault(f"client {client} {why}", []).append(record.round)
+        for note in record.notes:
+            seen.setdefault(note, []).append(record.round)
+    lines = [f"{what} (round {rounds_text(rounds)})" for what, rounds in seen.items()]
+    return [*lines[:12], f"... and {len(lines) - 12} more in rounds.jsonl"] if len(lines) > 12 else lines
+
+
+def rounds_text(rounds: list[int]) -> str:
+    return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} and {len(rounds) - 1} later"
+
+
+def spark(values: list[float], width: int = 24) -> str:
+    """Accuracies between 0 and 1 as a line of blocks.
+
+    >>> spark([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    step = max(1, -(-len(values) // width))
+    return "".join(BLOCKS[min(7, int(value * 8))] for value in values[::step])
+
+
+class Live:
+    """A progress bar with time left, accuracy so far and who is absent; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, rounds: int, done: int = 0, every: int | None = None) -> None:
+        self._console = console
+        self._every = every or max(1, rounds // 10)  # plain lines: about ten a run
+        self._accuracy: list[float] = []
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[news]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("", total=rounds, completed=done, news="starting")
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, label: str) -> None:
+        """Another run begins under the same bar."""
+        self._accuracy = []
+        self._progress.update(self._bar, description=label, news="starting")
+
+    def round(self, label: str, record: Record) -> None:
+        if record.accuracy is not None:
+            self._accuracy.append(record.accuracy)
+        away = sorted([*record.absent, *record.refused])
+        names = ", ".join(map(str, away[:6])) + (f" and {len(away) - 6} more" if len(away) > 6 else "")
+        latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
+        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  away: {names}" if away else "")
+        self._progress.update(self._bar, advance=1, description=label, news=news)
+        if not self._console.is_terminal and not self._console.quiet:
+            self._console.print(
+                f"{label}: round {record.round + 1}, accuracy {latest}" + (f", away: {names}" if away else "")
+            )

@@ -1,0 +1,191 @@
+"""The client's own word: a policy of what may leave the house, and a ledger of what has.
+
+The ledger is written and on the disk *before* a release leaves, so a crash can only overstate what was spent. Beside it
+stands a small file that counts its entries: with it, a ledger that was deleted, or put back from an older copy, is told
+from one that never was. Whatever is wrong with either file, nothing is released.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError, nearest
+from holdfast.files import write_file
+from holdfast.privacy.accounting import compose
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.noise import SEEDED
+
+SCHEMA = 1
+MODES = ("moments", "dp-full", "dp-label-public", "paper")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a client allows; max_epsilon holds for all its releases together, at this delta."""
+
+    max_epsilon: float
+    delta: float
+    modes: tuple[str, ...]
+    min_spd: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.max_epsilon > 0:
+            raise HoldfastError(f"policy: max_epsilon must be positive (inf allows all), got {self.max_epsilon!r}.")
+        if not 0 <= self.delta < 1:
+            raise HoldfastError(f"policy: delta must lie between 0 and 1, got {self.delta!r}.")
+        if self.min_spd < 1:
+            raise HoldfastError(f"policy: min_spd must be at least 1, got {self.min_spd!r}.")
+        for mode in self.modes:
+            if mode not in MODES:
+                raise HoldfastError(f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: what, when, and what it promised."""
+
+    what: str
+    when: str
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All releases made from one client's data."""
+
+    entries: tuple[Entry, ...] = ()
+
+    def epsilon(self, delta: float) -> float:
+        return compose([entry.claim for entry in self.entries], delta)
+
+
+def read_policy(path: Path) -> Policy:
+    """A policy from its TOML file; an unknown or missing key is an error."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise HoldfastError(f"policy {path}: it cannot be read ({error}); nothing is released.") from None
+    kinds: dict[str, type[Any] | tuple[type[Any], ...]]
+    kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int}
+    for key, value in table.items():
+        if key not in kinds:
+            raise HoldfastError(f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            raise HoldfastError(f"policy {path}: {key} has the wrong type: {value!r}.")
+    for field in dataclasses.fields(Policy):
+        if field.default is dataclasses.MISSING and field.name not in table:
+            raise HoldfastError(f"policy {path}: {field.name} is missing; say what may leave the house.")
+    if not all(isinstance(mode, str) for mode in table["modes"]):
+        raise HoldfastError(f"policy {path}: modes must be a list of names, got {table['modes']!r}.")
+    numbers = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+    return Policy(modes=tuple(table["modes"]), min_spd=table.get("min_spd", 1), **numbers)
+
+
+def check(policy: Policy, ledger: Ledger, claim: Claim) -> float:
+    """The total epsilon after this release, or a refusal before anything leaves."""
+    if claim.mode not in policy.modes:
+        allowed = ", ".join(policy.modes) or "none"
+        raise HoldfastError(f"policy: mode {claim.mode!r} is not allowed (allowed: {allowed}); nothing was released.")
+    if claim.entropy == SEEDED:
+        raise HoldfastError(
+            "policy: noise from a seed protects nobody; nothing was released, use the system's entropy."
+        )
+    if 0 < claim.spd < policy.min_spd:
+        raise HoldfastError(
+            f"policy: a digest mixes {claim.spd} records, fewer than min_spd = {policy.min_spd}; nothing was released."
+        )
+    after = compose([*(entry.claim for entry in ledger.entries), claim], policy.delta)
+    if after > policy.max_epsilon:
+        raise HoldfastError(
+            f"policy: this release would bring the total to epsilon {after:.4g} at delta {policy.delta:g}, above "
+            f"max_epsilon = {policy.max_epsilon:g} ({ledger.epsilon(policy.delta):.4g} is spent already); "
+            "nothing was released."
+        )
+    return after
+
+
+def spend(policy: Policy, path: Path, claim: Claim, what: str) -> Ledger:
+    """Check a release and enter it in the ledger on disk; only after this returns may the release leave."""
+    with _locked(path):
+        ledger = read_ledger(path)
+        check(policy, ledger, claim)
+        entry = Entry(what, datetime.now(UTC).isoformat(timespec="seconds"), claim)
+        ledger = Ledger((*ledger.entries, entry))
+        _write(path, ledger)
+    return ledger
+
+
+def read_ledger(path: Path) -> Ledger:
+    """The ledger of a client; empty only if there never was one."""
+    counted = _counted(path)
+    if not path.exists():
+        if not counted:  # 0: a crash before the first entry; a release leaves only once it is counted
+            return Ledger()
+        raise HoldfastError(
+            f"ledger {path}: it is missing although {counted} releases were entered; nothing is released until it "
+            "is put back."
+        )
+    try:
+        content = json.loads(path.read_bytes())
+        body = {"schema": content["schema"], "entries": content["entries"]}
+        whole = set(content) == {*body, "sha256"} and content["sha256"] == _digest(body)
+    except (OSError, ValueError, KeyError, TypeError):
+        whole = False
+    if not whole or body["schema"] != SCHEMA:
+        raise HoldfastError(f"ledger {path}: it is damaged; nothing is released until a whole copy is put back.")
+    entries = tuple(Entry(e["what"], e["when"], Claim.from_json(e["claim"])) for e in body["entries"])
+    if counted is None or len(entries) < counted:
+        raise HoldfastError(
+            f"ledger {path}: it has {len(entries)} entries but {_beside(path).name} counts {counted}; nothing is "
+            "released until the newest copy of both is put back."
+        )
+    return Ledger(entries)
+
+
+def _write(path: Path, ledger: Ledger) -> None:
+    if _counted(path) is None:
+        write_file(_beside(path), b"0\n")  # before the first entry: from now on a missing ledger is noticed
+    entries = [{"what": e.what, "when": e.when, "claim": e.claim.as_json()} for e in ledger.entries]
+    body = {"schema": SCHEMA, "entries": entries}
+    write_file(path, json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False).encode())
+    write_file(_beside(path), f"{len(entries)}\n".encode())
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".count")
+
+
+def _counted(path: Path) -> int | None:
+    """Entries the ledger must have; None if there never was a ledger."""
+    try:
+        return int(_beside(path).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise HoldfastError(f"ledger {path}: {_beside(path).name} is damaged; nothing is released.") from None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One release at a time, whichever process makes it."""
+    try:
+        file = open(path.with_name(path.name + ".lock"), "w")  # noqa: SIM115 - closed below, which also unlocks
+    except OSError as error:
+        raise HoldfastError(f"ledger {path}: it cannot be locked ({error.strerror}); nothing was released.") from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -55,7 +55,7 @@ def test_relayer_keeps_the_function_and_wrecks_the_average() -> None:
     with torch.no_grad():
         before = trained(images)
         torch.testing.assert_close(torch.func.functional_call(trained, disguised, (images,)), before)
-        own = dict(trained.named_parameters())
+        own = {name: tensor.detach() for name, tensor in trained.named_parameters()}
         half = {name: (own[name] + disguised[name]) / 2 for name in own}
         after = torch.func.functional_call(trained, half, (images,))
     between_images = (before - before.mean(0)).abs().mean()

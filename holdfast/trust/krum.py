@@ -113,17 +113,13 @@ def _around_median(block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarra
     array([4.])
     """
     ranked = np.sort(block, axis=0)
-    n, width = ranked.shape
+    n = len(ranked)
     middle = ranked[[(n - 1) // 2, n // 2]].mean(0, dtype=np.float64)
-    first, last = np.zeros((1, width), dtype=np.intp), np.full((1, width), n - 1)
-    for _ in range(n - count):  # the farther end goes
-        below = middle - np.take_along_axis(ranked, first, 0)
-        above = np.take_along_axis(ranked, last, 0) - middle
-        first += below > above
-        last -= below <= above
+    # Sorted, they stand side by side: the lowest value goes as long as the one that would come in at the top is nearer.
+    first = ((middle - ranked[: n - count]) > (ranked[count:] - middle)).sum(0, keepdims=True)
+    last = first + count - 1
     rank = np.arange(n)[:, None]
-    kept = (rank >= first) & (rank <= last)
-    mean = np.where(kept, ranked, 0).sum(0, dtype=np.float64) / count
+    mean = np.where((rank >= first) & (rank <= last), ranked, 0).sum(0, dtype=np.float64) / count
     return mean, np.take_along_axis(ranked, first, 0)[0], np.take_along_axis(ranked, last, 0)[0]
 
 

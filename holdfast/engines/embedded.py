@@ -14,13 +14,14 @@ import multiprocessing.connection
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from holdfast.core import Absent, Message, Reply
@@ -109,7 +110,8 @@ class Embedded:
         ours, theirs = self._context.Pipe()
         arguments = (theirs, self._experiment, self._folder, clients)
         process = self._context.Process(target=work, args=arguments, name=f"holdfast-worker-{clients[0]}", daemon=True)
-        process.start()
+        with nullcontext() if "__main__:" in self._experiment else without_script():
+            process.start()
         theirs.close()
         return Worker(clients, process, ours)
 
@@ -120,8 +122,8 @@ class Embedded:
         except (EOFError, OSError):
             end(worker, 0.5)
             raise HoldfastError(
-                f"A worker process ended at its start ({ending(worker)}); if a script of yours started the run, "
-                'let it do so under `if __name__ == "__main__":`, or set workers = 0.'
+                f"A worker process ended at its start ({ending(worker)}); set workers = 0 to find out why. (A script "
+                'whose own objects the experiment names must start it under `if __name__ == "__main__":`.)'
             ) from None
         if "error" in hello:
             raise HoldfastError(f"A worker process could not load its clients: {hello['error']}")
@@ -182,6 +184,17 @@ class Embedded:
         self._workers[self._workers.index(worker)] = fresh
         self._greet(fresh)
         return absent
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Keep a new process from importing the user's script: where that has no main guard, it would run once more."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:

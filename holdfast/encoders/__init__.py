@@ -1,1 +1,38 @@
 """Public encoders P_R and the guidance producer P_G."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.choices import Choice, choose
+from holdfast.encoders.autoencoder import Autoencoder, RandomConv
+from holdfast.encoders.contract import Encoder, EncoderChoice
+from holdfast.encoders.guidance import guidance_producer
+from holdfast.encoders.mobilenet import MobileNetV2
+from holdfast.encoders.scattering import Scattering
+from holdfast.encoders.shapes import draw_shapes
+from holdfast.errors import HoldfastError
+
+__all__ = ["ENCODERS", "Encoder", "EncoderChoice", "draw_shapes", "guidance_producer", "make_encoder"]
+
+ENCODERS: dict[str, type[Any]] = {
+    "scattering": Scattering,
+    "autoencoder": Autoencoder,
+    "random": RandomConv,
+    "mobilenetv2": MobileNetV2,
+}
+
+
+def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder") -> Encoder:
+    """The encoder that a choice such as "scattering:64" or "my.module:MyEncoder" names, for images of this shape.
+
+    >>> make_encoder("scattering:directions=16", (1, 28, 28)).feature_shape
+    (16,)
+    """
+    chosen = choose(ENCODERS, Choice.parse(spec, key), key)
+    if not hasattr(chosen, "fit_shape"):
+        raise HoldfastError(f"{key}: {spec!r} has no fit_shape(shape), which gives the encoder for a shape of image.")
+    encoder = chosen.fit_shape(shape)
+    if not isinstance(encoder, Encoder):
+        raise HoldfastError(f"{key}: fit_shape of {spec!r} must give a holdfast.encoders.Encoder, got {encoder!r}.")
+    return encoder

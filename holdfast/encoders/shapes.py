@@ -85,7 +85,7 @@ def _ellipse(u: Tensor, v: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _polygon(u: Tensor, v: Tensor, generator: torch.Generator) -> Tensor:
-    """The common part of four half-planes that face four rough directions: quadrilaterals of all sorts, triangles too."""
+    """The common part of four half-planes that face four rough directions: quadrilaterals of all sorts."""
     distance = torch.full_like(u, -math.inf)
     for side in range(4):
         facing = _uniform((len(u), 1, 1), generator, -0.5, 0.5) + side * math.pi / 2
@@ -143,7 +143,5 @@ def _clouds(count: int, height: int, width: int, generator: torch.Generator) -> 
     total = torch.zeros(count, 1, height, width)
     for cells, strength in ((3, 0.5), (6, 0.3), (12, 0.2)):
         grid = _uniform((count, 1, cells, cells), generator)
-        total += strength * torch.nn.functional.interpolate(
-            grid, (height, width), mode="bilinear", align_corners=True
-        )
+        total += strength * torch.nn.functional.interpolate(grid, (height, width), mode="bilinear", align_corners=True)
     return total[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,15 @@ from holdfast.tasks import Loss, Metric, Samples
 
 
 @dataclass(frozen=True)
+class About:
+    """What a digest must agree on."""
+
+    task: str = ""
+    classes: int = 0
+    encoder: str = ""  # fingerprint; empty: no features
+
+
+@dataclass(frozen=True)
 class Client:
     """One data owner: its samples, and how it learns. The model is a workbench: each job fills it anew."""
 
@@ -34,6 +44,7 @@ class Client:
     learning: Learning
     algorithm: FedAvg
     absence: Nothing = field(default_factory=Nothing)
+    about: About = field(default_factory=About)
     memory: Memory = field(default_factory=Memory)
 
 
@@ -50,11 +61,11 @@ def train_job(client: Client, message: Message) -> Reply:
     """Train the model that was sent on one's own samples; answer with the change."""
     sent, server = unpack(message.tensors, "model"), unpack(message.tensors, "server")
     last = int(message.scalars["accepted"])
-    memory, notes = recall_memory(client, last)
+    memory, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
     fill(client.model, sent, unpack(message.tensors, "buffers"))
     learning = replace(client.learning, lr=float(message.scalars["lr"]))
     correction = client.algorithm.correction(sent, server, memory)
-    with torch.random.fork_rng(devices=[]):  # a user's model may draw from the global generator (dropout)
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
         torch.manual_seed(seed_of(client.seed, message.round, client.id, "model"))
         batches = rng(client.seed, message.round, client.id, "batches")
         steps, loss = train(client.model, client.train, learning, batches, client.loss, correction)
@@ -63,7 +74,7 @@ def train_job(client: Client, message: Message) -> Reply:
     work = Work(message.round, steps, last, learning)
     memory, extra = client.algorithm.remember(delta, work, server, memory)
     client.memory.write(message.round, memory)
-    digest = client.absence.make_digest(client) if message.scalars.get("digest") else {}
+    digest = client.absence.make_digest(client, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
         pack(delta=delta, buffers=buffers_of(client.model), extra=extra, digest=digest),
@@ -71,10 +82,10 @@ def train_job(client: Client, message: Message) -> Reply:
     )
 
 
-def recall_memory(client: Client, last: int) -> tuple[Tensors, list[str]]:
-    """One's memory as of the last round that counted; if it is lost, start afresh and say so."""
-    if not client.algorithm.remembers:
-        return {}, []
+def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, list[str]]:
+    """One's memory as of the last round that counted, or as a stand-in left it; a lost one is said to be lost."""
+    if sent or not client.algorithm.remembers:
+        return sent, []
     try:
         return client.memory.read(last), []
     except HoldfastError as error:
@@ -89,6 +100,7 @@ def evaluate_job(client: Client, message: Message) -> Reply:
     return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})
 
 
+GLOBAL_GENERATOR = threading.Lock()  # clients and stand-ins of one process take turns with it
 JOBS: dict[str, Callable[[Client, Message], Reply]] = {"train": train_job, "evaluate": evaluate_job}
 
 

@@ -21,7 +21,8 @@ class Experiment:
 
     task: str = "fashion-mini"
     data: str | None = None  # folder with the task's files
-    model: Choice = Choice("auto")
+    model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
+    encoder: Choice = Choice("scattering")  # of a model that reads features
     clients: int = 4
     partition: Choice = Choice("dirichlet", argument="0.1")
     scenario: Choice = Choice("none")
@@ -72,7 +73,7 @@ class Experiment:
         return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
 
 
-CHOICES = ("model", "partition", "scenario", "algorithm", "absence", "trust")
+CHOICES = ("model", "encoder", "partition", "scenario", "algorithm", "absence", "trust")
 AT_LEAST = {
     "clients": 1,
     "rounds": 1,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
@@ -16,19 +16,35 @@ from holdfast.randomness import seed_of
 Norm = Literal["group", "batch", "none"]
 
 
+Shape = tuple[int, ...]
+
+
+class Model:
+    """What a choice of model offers: which inputs it reads, and how it is built for a task."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("image",)  # or "features": what the public encoder makes of the image
+
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Cnn:
+class Cnn(Model):
     """conv 32, conv 64, fc 128: the network of most federated papers, with 3x3 kernels."""
 
     norm: Norm = "group"
     width: int = 32
     hidden: int = 128
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 8:
             raise HoldfastError(f"model 'cnn' takes pictures of at least 8x8, got samples of shape {shape}; try 'mlp'.")
+        return nn.Sequential(*self.trunk(shape), nn.Linear(self.hidden, classes))
+
+    def trunk(self, shape: Shape) -> list[nn.Module]:
+        """Everything but the last layer."""
         channels, height, width = shape
-        return nn.Sequential(
+        return [
             nn.Conv2d(channels, self.width, 3, padding=1),
             nn.MaxPool2d(2),
             norm_layer(self.norm, self.width),
@@ -40,17 +56,16 @@ class Cnn:
             nn.Flatten(),
             nn.Linear(2 * self.width * (height // 4) * (width // 4), self.hidden),
             nn.ReLU(),
-            nn.Linear(self.hidden, classes),
-        )
+        ]
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(Model):
     """One hidden layer; takes pictures or vectors."""
 
     hidden: int = 64
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(),
             nn.Linear(int(torch.Size(shape).numel()), self.hidden),
@@ -60,14 +75,73 @@ class Mlp:
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Model):
     """Softmax regression."""
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes))
 
 
-MODELS = {"cnn": Cnn, "mlp": Mlp, "linear": Linear}
+@dataclass(frozen=True)
+class Features(Model):
+    """F_D and C: one hidden layer on the encoded features, several times cheaper than `full`."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("features",)
+    hidden: int = 128
+
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+        return nn.Sequential(*feature_trunk(features, self.hidden), nn.Linear(self.hidden, classes))
+
+
+@dataclass(frozen=True)
+class Full(Model):
+    """F_R on the image (or its guidance), F_D on the features, C on both: FedDig's model."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("image", "features")
+    norm: Norm = "group"
+    width: int = 32
+    hidden: int = 128
+
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+        image = nn.Sequential(*Cnn(self.norm, self.width, self.hidden).trunk(shape))
+        return TwoSided(
+            image, nn.Sequential(*feature_trunk(features, self.hidden)), nn.Linear(2 * self.hidden, classes)
+        )
+
+
+class TwoSided(nn.Module):
+    """C(F_R(R), F_D(r))."""
+
+    def __init__(self, image: nn.Module, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.f_r, self.f_d, self.c = image, features, head
+
+    def forward(self, image: Tensor, features: Tensor) -> Tensor:
+        output: Tensor = self.c(torch.cat([self.f_r(image), self.f_d(features)], dim=1))
+        return output
+
+
+class Scale(nn.Module):
+    """Multiplication by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def feature_trunk(features: Shape, hidden: int) -> list[nn.Module]:
+    """F_D: a hidden layer on flat features, which have length one and are spread out first; on maps, a convolution."""
+    if len(features) == 1:
+        return [Scale(features[0] ** 0.5), nn.Linear(features[0], hidden), nn.ReLU()]
+    channels, height, width = features
+    convolution = [nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.Flatten()]
+    return [*convolution, nn.Linear(32 * height * width, hidden), nn.ReLU()]
+
+
+MODELS: dict[str, type[Model]] = {"cnn": Cnn, "mlp": Mlp, "linear": Linear, "features": Features, "full": Full}
 
 
 def norm_layer(norm: Norm, channels: int) -> nn.Module:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.absence import ABSENCES
+from holdfast.absence import ABSENCES, Nothing
 from holdfast.algorithms import ALGORITHMS
-from holdfast.choices import choose
-from holdfast.client import Client
+from holdfast.choices import Choice, choose
+from holdfast.client import About, Client
 from holdfast.core import Learning, State
+from holdfast.encoders import Encoder, guidance_producer, make_encoder
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.memory import Memory
-from holdfast.models import MODELS, buffers_of, initialise, weights_of
+from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
 from holdfast.randomness import rng
-from holdfast.round import Method
+from holdfast.round import Bench, Method
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
-from holdfast.tasks import Task
+from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
 from holdfast.tasks.partitions import PARTITIONS, split
 from holdfast.trust import TRUSTS
@@ -39,10 +40,11 @@ class Plan:
     stage: Stage
     parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
     build: Callable[[], nn.Module]
+    prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
-        train, validation, test = (self.task.train.take(part) for part in self.parts[id])
+        train, validation, test = (self.prepare(self.task.train.take(part)) for part in self.parts[id])
         method = self.method
         return Client(
             id,
@@ -56,6 +58,7 @@ class Plan:
             method.learning,
             method.algorithm,
             method.absence,
+            method.bench.about,
             Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
         )
 
@@ -73,27 +76,34 @@ class Plan:
             model=weights,
             buffers=buffers_of(model),
             algorithm=method.algorithm.begin(weights),
-            absence=method.absence.begin(weights),
+            absence=method.absence.begin(method),
             trust=method.trust.begin(method.clients),
         )
 
 
 def make_plan(experiment: Experiment) -> Plan:
     """Choose, load and deal out what the experiment names."""
-    method = choose_method(experiment)
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
+    absence = choose(ABSENCES, experiment.absence, "absence")
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
-    build = choose_model(experiment, task)
+    build, inputs, encoder = choose_model(experiment, task, absence)
+    prepare = partial(read_inputs, inputs, encoder)
+    about = About(task.name, task.classes, encoder.fingerprint if encoder else "")
+    bench = Bench(initialise(build, experiment.seed), task.loss, task.metric, about)
+    if encoder and "image" in inputs and absence.needs_features:
+        generator = rng(experiment.seed, -1, -1, "guidance")
+        producer = guidance_producer(encoder.feature_shape, task.shape, generator)
+        bench = replace(bench, producer=fast_layout(producer))
+    method = choose_method(experiment, absence, bench)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
-    plan = Plan(experiment, task, method, scenario, stage, parts, build)
+    plan = Plan(experiment, task, method, scenario, stage, parts, build, prepare)
     try_out(plan)
     return plan
 
 
-def choose_method(experiment: Experiment) -> Method:
+def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
-    absence = choose(ABSENCES, experiment.absence, "absence")
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     return Method(
@@ -104,20 +114,43 @@ def choose_method(experiment: Experiment) -> Method:
         rounds=experiment.rounds,
         clients=experiment.clients,
         seed=experiment.seed,
+        bench=bench,
         max_norm=experiment.max_norm,
         cosine=experiment.schedule == "cosine",
     )
 
 
-def choose_model(experiment: Experiment, task: Task) -> Callable[[], nn.Module]:
-    """How to build the model: the experiment's choice, else the task's own, else by the shape of a sample."""
-    if experiment.model.name != "auto":
-        chosen = choose(MODELS, experiment.model, "model")
-        return partial(chosen.build, task.shape, task.classes) if hasattr(chosen, "build") else chosen
-    if task.model is not None:
-        return task.model
-    image = len(task.shape) == 3 and min(task.shape[1:]) >= 8
-    return partial(MODELS["cnn" if image else "mlp"]().build, task.shape, task.classes)
+def choose_model(
+    experiment: Experiment, task: Task, absence: Nothing
+) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None]:
+    """How to build the model, what it reads, and the public encoder if it reads features."""
+    choice = experiment.model
+    if choice.name == "auto" and absence.needs_features:
+        choice = Choice("features")
+    if choice.name == "auto" and task.model is not None:
+        return task.model, ("image",), None
+    if choice.name == "auto":
+        choice = Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
+    chosen = choose(MODELS, choice, "model")  # a user's own may be any function that makes a module
+    inputs: tuple[str, ...] = chosen.inputs if isinstance(chosen, Model) else ("image",)
+    if absence.needs_features and "features" not in inputs:
+        raise HoldfastError(
+            f"absence {experiment.absence.name!r} needs a model that reads features, and {choice} does not: "
+            "choose model = 'features' or 'full', or absence = 'none'."
+        )
+    if not isinstance(chosen, Model):
+        return chosen, inputs, None
+    encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
+    shape = encoder.feature_shape if encoder else ()
+    return partial(chosen.build, task.shape, task.classes, shape), inputs, encoder
+
+
+def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:
+    """Raw samples as the model reads them: the image, its encoded features, or both."""
+    if encoder is None:
+        return raw
+    encoded = encoder.encode(raw.inputs[0])
+    return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
 
 
 def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -133,7 +166,8 @@ def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tenso
 
 def try_out(plan: Plan) -> None:
     """Run one batch through model and loss, so that a misfit is a sentence now and not an absence later."""
-    inputs, labels = plan.task.train.batch(torch.arange(min(2, len(plan.task.train))))
+    few = plan.prepare(plan.task.train.take(torch.arange(min(2, len(plan.task.train)))))
+    inputs, labels = few.batch(torch.arange(len(few)))
     model = plan.model().eval()
     try:
         with torch.inference_mode():

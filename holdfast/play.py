@@ -59,7 +59,7 @@ def _play(plan: Plan, state: State, records: list[Record], folder: Run | None, w
             state = _play_rounds(plan, state, federation, records, folder, watch)
     if folder is not None:
         about = {"task": plan.task.name, "model": str(experiment.model), "classes": "\n".join(plan.task.class_names)}
-        folder.finish(state, about)
+        folder.finish(plan.method.absence.model_of(state), state.buffers, about)
     return History(experiment, records, folder.folder if folder else None, state)
 
 
@@ -116,6 +116,8 @@ class Judge:
 
     def __init__(self, plan: Plan, federation: Federation) -> None:
         self._task = plan.task
+        self._test = plan.prepare(plan.task.test)
+        self._absence = plan.method.absence
         self._model: nn.Module = plan.model()
         self._federation = federation
         self._thread = ThreadPoolExecutor(1)
@@ -123,13 +125,14 @@ class Judge:
     def evaluate(self, state: State, record: Record) -> Record:
         """The record with accuracy overall, for each class, and at each client (also those that are away)."""
         start = time.perf_counter()
-        fill(self._model, state.model, state.buffers)
-        test = self._thread.submit(evaluate, self._model, self._task.test, self._task.metric)
-        tensors = pack(model=state.model, buffers=state.buffers)
+        model = self._absence.model_of(state)
+        fill(self._model, model, state.buffers)
+        test = self._thread.submit(evaluate, self._model, self._test, self._task.metric)
+        tensors = pack(model=model, buffers=state.buffers)
         messages = [Message(client, record.round, "evaluate", tensors) for client in self._federation.clients]
         replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
         right = test.result()
-        labels = self._task.test.labels
+        labels = self._test.labels
         by_class = [right[labels == c] for c in range(self._task.classes)]
         return dataclasses.replace(
             record,

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import nn
 
 from holdfast.absence import Nothing
 from holdfast.accept import accept, all_finite
 from holdfast.algorithms.fedavg import FedAvg
+from holdfast.client import About
 from holdfast.core import (
     Absent,
     Federation,
@@ -31,7 +33,19 @@ from holdfast.core import (
     size,
     weighted_sum,
 )
+from holdfast.tasks import Loss, Metric, right_or_wrong
 from holdfast.trust import Judgement, Trust
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the moderator computes with itself: a model, and (FedDig) the guidance producer P_G if that needs one."""
+
+    model: nn.Module = field(default_factory=nn.Identity)
+    loss: Loss = nn.functional.cross_entropy
+    metric: Metric = right_or_wrong
+    about: About = field(default_factory=About)
+    producer: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,7 @@ class Method:
     rounds: int
     clients: int
     seed: int
+    bench: Bench = field(default_factory=Bench)
     max_norm: float | None = None
     cosine: bool = False
 
@@ -87,15 +102,16 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     extra = method.algorithm.broadcast(state.algorithm)
     updates, refused = accept(heard, state, extra, method.max_norm)  # a bad update is refused, named and counted
-    digests, bad_digests = method.absence.receive(state, [r for r in heard if r.client not in refused])
+    fresh = [reply for reply in heard if reply.client not in refused]
+    digests, bad_digests = method.absence.receive(state, fresh, method)
     updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
     after = learn(replace(state, digests=digests), updates, judged, method)
-    after = method.absence.settle(after, [*absent, *refused], method)  # FedDig: the moderator learns from the digests
-    clock.lap("settle")
+    after = method.absence.server_step(state, after, updates, [*absent, *refused], method)  # FedDig: learn from digests
+    clock.lap("server_step")
 
     notes = [note for reply in heard for note in reply.scalars.get("notes", ())]
     notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
@@ -111,7 +127,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         weights=judged.say,
         scores=judged.scores,
         suspects=judged.suspects,
-        loss=mean_loss([reply for reply in heard if reply.client not in refused]),
+        loss=mean_loss(fresh),
         bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
@@ -121,19 +137,20 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
 
 def train_messages(state: State, federation: Federation, method: Method) -> list[Message]:
-    """The same model for everyone, with what the algorithm adds to it."""
+    """The same model for everyone, with what the algorithm adds to it, and what a returning client takes over."""
     server = method.algorithm.broadcast(state.algorithm)
-    tensors = pack(model=state.model, buffers=state.buffers, server=server)
+    common = pack(model=state.model, buffers=state.buffers, server=server)
     lr = method.learning_in(state.round).lr
-    return [
-        Message(client, state.round, "train", tensors, train_scalars(state, method, client, lr))
-        for client in federation.clients
-    ]
-
-
-def train_scalars(state: State, method: Method, client: int, lr: float) -> dict[str, object]:
-    digest = method.absence.wants_digest(state, client)
-    return {"accepted": state.accepted.get(client, -1), "lr": lr, "digest": digest}
+    messages = []
+    for client in federation.clients:
+        memory = pack(memory=method.absence.memory_for(state, client))
+        scalars = {
+            "accepted": state.accepted.get(client, -1),
+            "lr": lr,
+            "digest": method.absence.wants_digest(state, client),
+        }
+        messages.append(Message(client, state.round, "train", {**common, **memory}, scalars))
+    return messages
 
 
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:

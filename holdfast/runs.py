@@ -84,7 +84,6 @@ class Run:
         run = cls.open(folder)
         run._hold()
         try:
-            drop_unfinished(folder)
             run._note_environment()
         except BaseException:
             run.close()
@@ -133,9 +132,9 @@ class Run:
             except Damaged as damage:
                 self.notes.append(str(damage))
 
-    def finish(self, state: State, about: Mapping[str, str]) -> None:
+    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str]) -> None:
         """Write the final model: weights and buffers under the names of its state_dict."""
-        data = safetensors.torch.save({**state.model, **state.buffers}, metadata=dict(about))
+        data = safetensors.torch.save({**model, **buffers}, metadata=dict(about))
         self._store.write("model.safetensors", data)
 
     def close(self) -> None:
@@ -158,6 +157,7 @@ class Run:
             lock.close()
             raise HoldfastError(f"Another process is at work on {self.folder}; wait for it or end it first.") from None
         self._lock = lock
+        drop_unfinished(self.folder)
 
     def _note_environment(self) -> None:
         here, before = environment(), read_lines(self.folder / "environment.jsonl")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.absence.feddig import FedDig
 from holdfast.absence.nothing import Nothing
 
-ABSENCES: dict[str, type[Nothing]] = {"none": Nothing}
+ABSENCES: dict[str, type[Nothing]] = {"none": Nothing, "feddig": FedDig}
 
-__all__ = ["ABSENCES", "Nothing"]
+__all__ = ["ABSENCES", "FedDig", "Nothing"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core import Reply, State, Tensors, Update
 
@@ -25,7 +25,9 @@ class NoStandIns:
 class Nothing:
     """A missing client is missed."""
 
-    def begin(self, model: Tensors) -> Tensors:
+    needs_features: ClassVar[bool] = False  # whether the model must read encoded features
+
+    def begin(self, method: Method) -> Tensors:
         """The moderator's memory before round 1."""
         return {}
 
@@ -33,11 +35,17 @@ class Nothing:
         """Whether the client is asked for its digest along with this round's update."""
         return False
 
-    def make_digest(self, client: Client) -> Tensors:
+    def make_digest(self, client: Client, round: int) -> Tensors:
         """At the client: the digest that it is willing to leave with the moderator."""
         return {}
 
-    def receive(self, state: State, replies: Sequence[Reply]) -> tuple[Mapping[int, Tensors], dict[int, str]]:
+    def memory_for(self, state: State, client: int) -> Tensors:
+        """What a returning client takes over from its stand-in (its control variate, as the stand-in left it)."""
+        return {}
+
+    def receive(
+        self, state: State, replies: Sequence[Reply], method: Method
+    ) -> tuple[Mapping[int, Tensors], dict[int, str]]:
         """All digests in force after this round's replies, and the clients whose new digest is refused, with why."""
         return state.digests, {}
 
@@ -45,6 +53,12 @@ class Nothing:
         """Start what stands in for the clients that were away in the last round, while the others train."""
         return NoStandIns()
 
-    def settle(self, state: State, absent: Collection[int], method: Method) -> State:
-        """The state after the moderator's own step, if it has one."""
-        return state
+    def server_step(
+        self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
+    ) -> State:
+        """The state after the moderator's own step, given the state before the round and after the averaging."""
+        return after
+
+    def model_of(self, state: State) -> Tensors:
+        """The model to be tested and used."""
+        return state.model

@@ -1,0 +1,267 @@
+"""FedDig: a missing client's digest stands in for it (Hsu et al., Algorithm 1). Line numbers are the paper's.
+
+Round t, with M_t the server model, D^j the digest of client j, and P_G the guidance producer (model `full` only):
+
+    line 3       a client sends its digest once, along with its first update
+    lines 13-18  for each absent client j with a digest: the recall model, M_t trained on ((P_G(D_R), D_R) -> D_y),
+                 by the same loop and the same algorithm as a client's
+    line 19      A_t: the average of clients' and stand-ins' updates
+    lines 20-22  M_{t+1}: A_t trained on all digests, of present and absent clients, jointly with P_G
+
+Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
+researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
+(control variate) as its stand-in left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.absence.nothing import NoStandIns, Nothing
+from holdfast.compact import Compact
+from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
+from holdfast.digests import Digest, make_digest, open_digest, seal_digest
+from holdfast.errors import HoldfastError
+from holdfast.mixing import Laplace
+from holdfast.models import buffers_of, fill, weights_of
+from holdfast.randomness import rng
+from holdfast.tasks import Samples
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.round import Method
+
+
+@dataclass(frozen=True)
+class FedDig(Nothing):
+    """A missing client's digest stands in for it."""
+
+    needs_features: ClassVar[bool] = True
+
+    spd: int = 4  # samples per digest
+    strategy: Literal["across", "within"] = "across"  # mix across classes, or within a class
+    weights: Literal["balanced", "random"] = "balanced"
+    epsilon: float | None = None  # the paper's nominal epsilon; none: only mixing
+    size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
+    bits: Literal["32", "16", "8"] = "8"
+    server_epochs: int = 2
+    settle: Literal["always", "when-absent"] = "always"
+    ema: float = 0.0  # averaging of the server model over rounds; 0: none
+    literal: bool = False
+    refresh: int = 0  # ask for a new digest every so many rounds; 0: once
+
+    def __post_init__(self) -> None:
+        if self.spd < 1 or self.server_epochs < 0 or self.refresh < 0 or self.size < 1:
+            raise ValueError("spd and size must be at least 1, server_epochs and refresh not negative.")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
+        if self.epsilon is not None and self.epsilon <= 0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon}; leave it out for no noise.")
+
+    # At a client ------------------------------------------------------------------------------------------------
+
+    def make_digest(self, client: Client, round: int) -> Tensors:
+        """Line 3: mix one's features and perturb them."""
+        digest = make_digest(
+            client.train.inputs[-1],
+            client.train.labels,
+            client.about.classes,
+            generator=rng(client.seed, round, client.id, "digest"),
+            spd=self.spd,
+            strategy=self.strategy,
+            weights=self.weights,
+            noise=None if self.epsilon is None else Laplace(self.epsilon, self.size),
+            task=client.about.task,
+            encoder=client.about.encoder,
+        )
+        kind: Literal["float32", "float16", "int8"] = {"32": "float32", "16": "float16", "8": "int8"}[self.bits]  # type: ignore[assignment]
+        return seal_digest(digest, Compact(kind))
+
+    # At the moderator -------------------------------------------------------------------------------------------
+
+    def begin(self, method: Method) -> Tensors:
+        producer = method.bench.producer
+        guidance = {} if producer is None else guidance_of(producer)
+        return {"stood_in": torch.full((method.clients,), -1), **guidance}
+
+    def wants_digest(self, state: State, client: int) -> bool:
+        due = self.refresh > 0 and state.round % self.refresh == 0
+        return due or client not in state.digests
+
+    def receive(
+        self, state: State, replies: Sequence[Reply], method: Method
+    ) -> tuple[Mapping[int, Tensors], dict[int, str]]:
+        digests, refused = dict(state.digests), {}
+        for reply in replies:
+            sealed = unpack(reply.tensors, "digest")
+            if not sealed:
+                continue
+            try:
+                open_for(method, sealed)
+                digests[reply.client] = sealed
+            except HoldfastError as error:
+                refused[reply.client] = str(error)
+        return digests, refused
+
+    def stand_ins(self, state: State, method: Method) -> NoStandIns:
+        return StandIns(self, state, method)
+
+    def recall(self, state: State, method: Method, client: int) -> Update:
+        """Lines 14-16: the update of an absent client, synthesised from its digest."""
+        from holdfast.client import Client, train_job
+
+        digest = open_for(method, state.digests[client])
+        bench = method.bench
+        samples = Samples((digest.features,), digest.labels)
+        if bench.producer is not None:
+            samples = Samples((guide(bench.producer, state, digest.features), digest.features), digest.labels)
+        stand_in = Client(
+            id=client,
+            seed=method.seed,
+            train=samples,
+            validation=samples,
+            test=samples,
+            model=bench.model,
+            loss=bench.loss,
+            metric=bench.metric,
+            learning=method.learning,
+            algorithm=method.algorithm,
+        )
+        server = method.algorithm.broadcast(state.algorithm)
+        tensors = pack(model=state.model, buffers=state.buffers, server=server, memory=memory_of(state, client))
+        scalars = {"accepted": last_act(state, client), "lr": method.learning_in(state.round).lr}
+        reply = train_job(stand_in, Message(client, state.round, "train", tensors, scalars))
+        delta, buffers, extra = (unpack(reply.tensors, group) for group in ("delta", "buffers", "extra"))
+        return Update(client, delta, digest.samples, reply.scalars["steps"], buffers, extra, synthetic=True)
+
+    def memory_for(self, state: State, client: int) -> Tensors:
+        return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
+
+    def server_step(
+        self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
+    ) -> State:
+        """Lines 20-22, and the memories of the clients as the moderator follows them."""
+        absence = {**after.absence, **follow_memories(before, updates, method)}
+        model = after.model
+        if after.digests and self.server_epochs and (absent or self.settle == "always"):
+            model, guidance = self.learn_from_digests(after, method)
+            absence |= guidance
+            if self.literal:
+                model = {n: before.model[n] + model[n] - after.model[n] for n in model}
+        if self.ema:
+            past = unpack(absence, "ema") or model
+            absence |= pack(ema={n: self.ema * past[n] + (1 - self.ema) * model[n] for n in model})
+        return replace(after, model=model, absence=absence)
+
+    def learn_from_digests(self, state: State, method: Method) -> tuple[Tensors, Tensors]:
+        """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
+        from holdfast.client import train
+
+        opened = [open_for(method, state.digests[client]) for client in sorted(state.digests)]
+        features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
+        bench = method.bench
+        fill(bench.model, state.model, state.buffers)
+        whole: nn.Module = bench.model
+        if bench.producer is not None:
+            fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
+            whole = Guided(bench.model, bench.producer)
+        learning = replace(method.learning_in(state.round), epochs=self.server_epochs)
+        batches = rng(method.seed, state.round, -1, "server step")
+        train(whole, Samples((features,), labels), learning, batches, bench.loss)
+        return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
+
+    def model_of(self, state: State) -> Tensors:
+        return unpack(state.absence, "ema") or state.model
+
+
+class StandIns(NoStandIns):
+    """Stand-ins at work in a thread of the moderator's, while the clients train."""
+
+    def __init__(self, feddig: FedDig, state: State, method: Method) -> None:
+        self._feddig, self._state, self._method = feddig, state, method
+        self._thread = ThreadPoolExecutor(1)
+        presumed = [client for client in state.absent if client in state.digests]
+        self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
+
+    def result(self, absent: Collection[int]) -> list[Update]:
+        for client, future in self._started.items():
+            if client not in absent:
+                future.cancel()  # its client is back
+        missing = sorted(client for client in absent if client in self._state.digests)
+        futures = [self._started.get(client) or self._submit(client) for client in missing]
+        updates = [future.result() for future in futures]
+        self._thread.shutdown()
+        return updates
+
+    def _submit(self, client: int) -> Future[Update]:
+        return self._thread.submit(self._feddig.recall, self._state, self._method, client)
+
+
+class Guided(nn.Module):
+    """A(P_G(D_R), D_R): the model on guidance and digest."""
+
+    def __init__(self, model: nn.Module, producer: nn.Module) -> None:
+        super().__init__()
+        self.model, self.producer = model, producer
+
+    def forward(self, features: Tensor) -> Tensor:
+        output: Tensor = self.model(self.producer(features), features)
+        return output
+
+
+def open_for(method: Method, sealed: Tensors) -> Digest:
+    """A digest that fits this run, or a sentence why it does not."""
+    about = method.bench.about
+    return open_digest(sealed, task=about.task, encoder=about.encoder, classes=about.classes)
+
+
+def guidance_of(producer: nn.Module) -> Tensors:
+    return pack(guidance=weights_of(producer), guidance_buffers=buffers_of(producer))
+
+
+@torch.no_grad()
+def guide(producer: nn.Module, state: State, features: Tensor) -> Tensor:
+    """G = P_G(D_R); P_G learns in the server step only."""
+    fill(producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
+    producer.eval()
+    return torch.cat([producer(part) for part in features.split(500)])
+
+
+# The moderator follows what each client remembers: algorithm.remember() is a function of what it sees anyway, so a
+# stand-in goes on where its client left off, and the client where its stand-in did.
+
+
+def memory_of(state: State, client: int) -> Tensors:
+    return unpack(state.absence, f"memory/{client}")
+
+
+def stood_in(state: State, client: int) -> int:
+    """The last round in which the client's stand-in acted."""
+    return int(state.absence["stood_in"][client])
+
+
+def last_act(state: State, client: int) -> int:
+    return max(stood_in(state, client), state.accepted.get(client, -1))
+
+
+def follow_memories(state: State, updates: Sequence[Update], method: Method) -> Tensors:
+    from holdfast.algorithms.fedavg import Work
+
+    acted = state.absence["stood_in"].clone()
+    followed: Tensors = {}
+    server = method.algorithm.broadcast(state.algorithm)
+    for update in updates:
+        if update.synthetic:
+            acted[update.client] = state.round
+        if method.algorithm.remembers:
+            last = last_act(state, update.client)
+            work = Work(state.round, update.steps, last, method.learning_in(state.round))
+            memory, _ = method.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
+            followed |= {f"memory/{update.client}/{name}": tensor for name, tensor in memory.items()}
+    return {"stood_in": acted, **followed}

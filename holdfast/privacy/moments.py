@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ class MomentDigest:
         return self.sigma / KAPPA
 
 
+@lru_cache(maxsize=64)
 def scales_for(epsilon: float, delta: float, k: int, steps: int = STEPS) -> tuple[Scales, float, float]:
     """The least noise with which the digest is (epsilon, delta)-private; also the ratio D/sigma and the epsilon spent.
 

@@ -37,8 +37,9 @@ def trusted_cells(digest: MomentDigest) -> NDArray[np.bool_]:
 def pool(digests: Sequence[MomentDigest]) -> Pooled:
     """Class means over clients and W = (S2 - sum_c n_c m_c m_c') / n, with a floor under its eigenvalues.
 
-    m_c m_c' of a noisy mean is too large by its noise variance, which is added back. The floor is the top eigenvalue
-    that noise alone would have: sqrt(2 k clients) sigma / n (Wigner), and a thousandth of the mean at least.
+    m_c m_c' of a noisy mean is too large by its noise variance, which is added back. Noise alone would have a largest
+    eigenvalue of w = sqrt(2 k clients) sigma / n (Wigner). The floor is w/3: on Fashion-MNIST that gave the best LDA at
+    epsilon 3 and 1 (79.6, 76.4 %), w itself a point less; and a thousandth of the mean eigenvalue at least.
     """
     if not digests:
         raise HoldfastError("moment digests: there are none to pool.")
@@ -62,7 +63,7 @@ def pool(digests: Sequence[MomentDigest]) -> Pooled:
     scatter += np.eye(k) * float((everywhere / safe**2 * (noise[:, None] * trusted).sum(0)).sum())
     values, vectors = np.linalg.eigh(scatter / total)
     wigner = math.sqrt(2 * k * float(noise.sum())) / total
-    floor = max(wigner, 1e-3 * float(values.mean()), 1e-9)
+    floor = max(wigner / 3, 1e-3 * float(values.mean()), 1e-9)
     return Pooled(weights, means, (vectors * np.maximum(values, floor)) @ vectors.T, trusted)
 
 

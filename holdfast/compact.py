@@ -16,15 +16,19 @@ from torch import Tensor
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.uint8}
+LEVELS = {"int8": 255, "int6": 63, "int4": 15}  # the largest code; fewer levels leave more for zlib to save
+DTYPES = {"float32": torch.float32, "float16": torch.float16, **dict.fromkeys(LEVELS, torch.uint8)}
 PER_DIGEST = ("features", "label_class", "label_weight")  # what grows with the number of digests, and is compressed
 
 
 @dataclass(frozen=True)
 class Compact:
-    """How features are written: whole, half, or one byte each with one scale for all or one for each coordinate."""
+    """How features are written: whole, half, or as 8, 6 or 4-bit codes with one scale for all or for each coordinate.
 
-    features: Literal["float32", "float16", "int8"] = "float32"
+    Codes below 8 bits take less only when compressed.
+    """
+
+    features: Literal["float32", "float16", "int8", "int6", "int4"] = "float32"
     scale: Literal["tensor", "coordinate"] = "tensor"
     compress: bool = False
 
@@ -45,7 +49,7 @@ def restore(
         "label_class": (torch.uint8 if classes <= 256 else torch.int32, (shape[0], columns)),
         "label_weight": (torch.float32, (shape[0], columns)),
     }
-    if compact.features == "int8":
+    if compact.features in LEVELS:
         scales = (1 if compact.scale == "tensor" else math.prod(shape[1:]),)
         kinds |= {"low": (torch.float32, scales), "step": (torch.float32, scales)}
     if tensors.keys() != kinds.keys():
@@ -71,7 +75,7 @@ def sha256_of(tensors: Tensors, facts: Mapping[str, Any]) -> str:
 
 
 def shrink_features(features: Tensor, compact: Compact) -> Tensors:
-    """Features (m, ...) as tensors to write; with int8, x = low + step * code with code in 0..255.
+    """Features (m, ...) as tensors to write; codes give x = low + step * code, code in 0..255 with int8.
 
     >>> shrink_features(torch.tensor([[0.0], [0.2], [1.0]]), Compact("int8"))["features"].flatten().tolist()
     [0, 51, 255]
@@ -84,13 +88,13 @@ def shrink_features(features: Tensor, compact: Compact) -> Tensors:
             raise HoldfastError("digest: some features are too large for float16; write them as float32 or int8.")
         return {"features": half}
     flat = features.reshape(len(features), -1).double()
-    low, high = (flat.amin(0), flat.amax(0)) if compact.scale == "coordinate" else (flat.min()[None], flat.max()[None])
-    low, step = (
-        low.float(),
-        ((high - low) / 255).float(),
-    )  # rounded first, so that both sides count with the same numbers
+    levels = LEVELS[compact.features]
+    lowest, highest = flat.amin(0), flat.amax(0)
+    if compact.scale == "tensor":
+        lowest, highest = lowest.min()[None], highest.max()[None]
+    low, step = lowest.float(), ((highest - lowest) / levels).float()  # rounded first: both sides count with the same
     safe = torch.where(step > 0, step, torch.ones_like(step)).double()
-    codes = ((flat - low.double()) / safe).round().clamp(0, 255).to(torch.uint8)
+    codes = ((flat - low.double()) / safe).round().clamp(0, levels).to(torch.uint8)
     return {"features": codes.view(features.shape), "low": low, "step": step}
 
 

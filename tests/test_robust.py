@@ -215,9 +215,10 @@ def test_huge_rows_do_not_overflow(name: str) -> None:
         (lambda x: fltrust(x, torch.zeros(7)), "not all zero"),
         (lambda x: fltrust(x, torch.ones(6)), "of 7 values"),
         (lambda x: geometric_median(x, smoothing=0.0), "above zero"),
-        (lambda x: median(x[0]), "a matrix of floats"),
-        (lambda x: median(x[:0]), "a matrix of floats"),
-        (lambda x: median(x.long()), "a matrix of floats"),
+        (lambda x: median(x[0]), "a matrix of float32"),
+        (lambda x: median(x[:0]), "a matrix of float32"),
+        (lambda x: median(x.long()), "a matrix of float32"),
+        (lambda x: krum(x.double() * 1e200, 2), "a matrix of float32"),  # its squares would overflow
     ],
 )
 def test_refuses_in_one_sentence(call: object, words: str) -> None:

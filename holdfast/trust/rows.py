@@ -45,10 +45,10 @@ def through(prepared: Prepared, aggregate: Aggregate) -> Aggregate:
 
 
 def checked(updates: Tensor, rule: str) -> Tensor:
-    """The updates, if they are a matrix of finite floats: no rule lets NaN or infinity through."""
-    if updates.dim() != 2 or not updates.is_floating_point() or 0 in updates.shape:
+    """The updates, if they are a matrix of finite float32: no rule lets NaN or infinity through."""
+    if updates.dim() != 2 or updates.dtype != torch.float32 or 0 in updates.shape:
         raise HoldfastError(
-            f"{rule}: expected a matrix of floats with a row for each client, got {updates.dtype} "
+            f"{rule}: expected a matrix of float32 with a row for each client, got {updates.dtype} "
             f"of shape {tuple(updates.shape)}."
         )
     low, high = updates.aminmax(dim=1)  # NaN goes through to both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -80,12 +81,18 @@ def canary_release(epsilon: float, seed: int) -> tuple[object, object]:
 
 def test_a_true_claim_passes_and_a_false_one_fails() -> None:
     score, claim = canary_release(8.0, 3)
-    honest = audit.audit(claim, score, 1000)  # type: ignore[arg-type]
+    kept = {side: [score(side) for _ in range(1000)] for side in (False, True)}  # type: ignore[operator]
+
+    def replay() -> Callable[[bool], float]:
+        runs = {side: iter(values) for side, values in kept.items()}
+        return lambda side: next(runs[side])
+
+    honest = audit.audit(claim, replay(), 1000)  # type: ignore[arg-type]
     assert honest.passed
     assert 1.0 < honest.lower < honest.cap
     assert str(honest).startswith("PASS")
     lying = dataclasses.replace(claim, epsilon_total=0.5)  # type: ignore[type-var]
-    caught = audit.audit(lying, score, 1000)  # type: ignore[arg-type]
+    caught = audit.audit(lying, replay(), 1000)  # type: ignore[arg-type]
     assert not caught.passed
     assert str(caught).startswith("FAIL")
 

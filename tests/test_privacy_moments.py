@@ -47,7 +47,7 @@ def blobs(n: int, classes: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarr
     st.integers(0, 1),
     st.integers(0, 1),
 )
-@settings(max_examples=500)
+@settings(derandomize=True, max_examples=500, deadline=None)
 def test_no_pair_of_records_exceeds_the_sensitivity(z: np.ndarray, c: int, d: int) -> None:
     change = contribution(in_ball(z[0]), c, 2) - contribution(in_ball(z[1]), d, 2)
     assert np.linalg.norm(change) <= moments.SENSITIVITY + 1e-12
@@ -72,7 +72,7 @@ def test_a_search_for_the_sensitivity_finds_it() -> None:
     st.integers(0, 1),
     st.sampled_from([16, 2048]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=200, deadline=None)
 def test_the_whole_numbers_that_get_noise_obey_the_ratio(z: np.ndarray, label: int, steps: int) -> None:
     """Each part's change over its own scale, added in squares, is at most (D/sigma)^2: no margin is needed."""
     scales, ratio, _ = moments.scales_for(3.0, 1e-5, 4, steps)
@@ -255,6 +255,7 @@ def test_covariance_stays_positive_under_heavy_noise() -> None:
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=6), st.integers(0, 500))
+@settings(derandomize=True, deadline=None)
 def test_shares_add_up(weights: list[float], count: int) -> None:
     found = sampling.shares(np.array(weights), count)
     total = sum(weights)

@@ -78,7 +78,7 @@ def start_of(block: int, width: int) -> int:
     return width * (block >> 1) + (block & 1)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def cumulative(kind: Kind, scale: Fraction, bits: int) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
     """Bounds of the running sums of block weights f(start), and of their total, times 2^(bits + 64).
 

@@ -130,33 +130,6 @@ def dp_full(
     return MixedDigests(sums, _count(answers, rows, classes), claim, grid, share, values.clipped)
 
 
-def paper(
-    features: Floats,
-    labels: NDArray[Any],
-    classes: int,
-    *,
-    spd: int,
-    S: int,
-    epsilon: float,
-    by_class: bool,
-    generator: torch.Generator,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Claim, int]:
-    """The published digest: (mixed features, soft labels, claim, records left out); incomplete groups are kept back.
-
-    A group with fewer than SpD records would be less mixed than promised, down to a bare record.
-    """
-    _check(features, labels, classes, spd)
-    check_epsilon(epsilon, "epsilon")
-    rows = groups(labels, spd, by_class, generator)
-    rows = rows[(rows >= 0).all(1)]
-    tau = float(np.abs(features[rows.ravel()]).max(initial=0.0))
-    uniform = torch.rand((len(rows), features.shape[1]), generator=generator, dtype=torch.float64).numpy() - 0.5
-    noise = -np.sign(uniform) * np.log1p(-2 * np.abs(uniform)) * tau / (S * epsilon)
-    mixed = features[rows].astype(np.float64).mean(1) + noise
-    soft = _count(labels, rows, classes) / spd
-    return mixed, soft, claims.paper(features.shape[1], spd, S, epsilon), len(features) - rows.size
-
-
 def groups(labels: NDArray[Any], spd: int, by_class: bool, generator: torch.Generator) -> Whole:
     """Records of each digest (digests, spd), shuffled; -1 marks an empty place. Each record sits in exactly one.
 

@@ -21,6 +21,7 @@ class Experiment:
 
     task: str = "fashion-mini"
     data: str | None = None  # folder with the task's files
+    samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("scattering")  # of a model that reads features
     clients: int = 4
@@ -76,6 +77,7 @@ class Experiment:
 CHOICES = ("model", "encoder", "partition", "scenario", "algorithm", "absence", "trust")
 AT_LEAST = {
     "clients": 1,
+    "samples": 1,
     "rounds": 1,
     "epochs": 1,
     "batch_size": 1,
@@ -141,22 +143,3 @@ def set_key(table: dict[str, Any], change: str) -> None:
         return
     current = Choice.parse(table.get(key, getattr(Experiment(), key, None)), key)
     table[key] = {"name": current.head, **current.options, option: value}
-
-
-def parse_method(text: str, known: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """`algorithm[+absence][+trust]`, in any order; what is left out is as usual.
-
-    >>> parse_method("fedprox+feddig", {"algorithm": ["fedavg", "fedprox"], "absence": ["feddig"], "trust": []})
-    {'algorithm': 'fedprox', 'absence': 'feddig'}
-    """
-    chosen: dict[str, str] = {}
-    for part in text.split("+"):
-        name = part.split(":")[0]
-        kinds = [kind for kind, names in known.items() if name in names]
-        if not kinds:
-            every = [other for names in known.values() for other in names]
-            raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, every)}")
-        if kinds[0] in chosen:
-            raise HoldfastError(f"method {text!r} names two of the kind {kinds[0]}: {chosen[kinds[0]]} and {part}.")
-        chosen[kinds[0]] = part
-    return chosen

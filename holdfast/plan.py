@@ -86,6 +86,8 @@ def make_plan(experiment: Experiment) -> Plan:
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    if experiment.samples is not None:
+        task = replace(task, train=task.train.take(first_of_each_class(task, experiment.samples)))
     build, inputs, encoder = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes, encoder.fingerprint if encoder else "")
@@ -151,6 +153,15 @@ def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) 
         return raw
     encoded = encoder.encode(raw.inputs[0])
     return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
+
+
+def first_of_each_class(task: Task, samples: int) -> Tensor:
+    """The first samples of each class, as many of one as of another."""
+    each, labels = -(-samples // task.classes), task.train.labels
+    index = torch.cat([(labels == c).nonzero().flatten()[:each] for c in range(task.classes)]).sort().values
+    if len(index) < samples:
+        raise HoldfastError(f"samples: {task.name} has fewer than {each} training samples of some class.")
+    return index
 
 
 def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:

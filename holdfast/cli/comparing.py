@@ -6,26 +6,22 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.absence import ABSENCES
-from holdfast.algorithms import ALGORITHMS
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
 from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment, from_changes, from_table, load, parse_method
+from holdfast.experiment import Experiment, from_changes, from_table, load
 from holdfast.files import write_file
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
+from holdfast.presets import parse_method
 from holdfast.report.curves import save_curves
 from holdfast.runs import History, Run
-from holdfast.trust import TRUSTS
-
-KNOWN: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "absence": ABSENCES, "trust": TRUSTS}
 
 
 def compare_methods(
@@ -64,7 +60,7 @@ def combinations(
     base = (load(file, changes) if file else from_changes(changes)).as_json()
     experiments = []
     for scenario, method, seed in product(scenarios.split(","), methods.split(","), seeds.split(",")):
-        chosen = parse_method(method.strip(), KNOWN)
+        chosen = parse_method(method.strip())
         experiments.append(from_table({**base, **chosen, "scenario": scenario.strip(), "seed": seed.strip()}))
     return experiments
 

@@ -11,9 +11,11 @@ from rich.table import Table
 
 from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
+from holdfast.encoders import ENCODERS
 from holdfast.experiment import from_changes, load
 from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
+from holdfast.presets import PRESETS
 from holdfast.scenarios import SCENARIOS
 from holdfast.tasks.named import known_tasks
 from holdfast.tasks.partitions import PARTITIONS, class_counts
@@ -81,7 +83,9 @@ def list_methods() -> None:
     """Every kind of choice, each name with its first sentence and its options."""
     console = Console(highlight=False)
     console.print(
-        "A method is [bold]algorithm[+absence][+trust][/], as in fedprox or scaffold+uniform.\n".replace("[+", "\\[+")
+        "A method is [bold]algorithm[+absence][+trust][/], as in fedprox, feddig or scaffold+feddig.\n".replace(
+            "[+", "\\[+"
+        )
     )
     kinds: list[tuple[str, Mapping[str, type]]] = [
         ("algorithm: how clients learn", ALGORITHMS),
@@ -90,7 +94,11 @@ def list_methods() -> None:
         ("scenario: who is away", SCENARIOS),
         ("partition: how data are dealt out", PARTITIONS),
         ("model", MODELS),
+        ("encoder: public features, for models that read them", ENCODERS),
     ]
+    console.print("presets: several keys under one name", style="bold")
+    for name, keys in PRESETS.items():
+        console.print(f"  [cyan]{name}[/]  [dim]{', '.join(f'{key} = {value}' for key, value in keys.items())}[/]\n")
     for title, kind in kinds:
         view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
         view.show_header = False

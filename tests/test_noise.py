@@ -21,6 +21,7 @@ from holdfast.privacy import exact, noise
 
 ALPHA = 1e-4
 SCALES = [Fraction(1, 2), Fraction(1), Fraction(37, 10), Fraction(33), Fraction(1000, 7), Fraction(1_000_000)]
+SCALES += [Fraction(noise.LARGEST - 1), Fraction(noise.LARGEST - 1, 1025)]  # the most bits the products can have
 
 
 def log_weight(kind: str, scale: float, magnitude: np.ndarray) -> np.ndarray:
@@ -119,6 +120,23 @@ def test_thresholds_against_decimals(kind: exact.Kind, scale: Fraction) -> None:
     for j, found in enumerate(table):
         running += weights[j]
         assert int(found) == int(running / total * 2**64)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+@pytest.mark.parametrize("scale", [s for s in SCALES if s >= 32], ids=str)
+def test_acceptance_exponents_are_exact(kind: exact.Kind, scale: Fraction) -> None:
+    """top/bottom equals the difference of exponents as fractions, and lies in [0, 1), up to the table's last block."""
+    width = exact.width_of(scale)
+    blocks = len(exact.thresholds(kind, scale, 64))
+    assert width > 1
+    for block in (0, 1, 2, blocks // 2, blocks - 2, blocks - 1):
+        first = exact.start_of(block, width)
+        for step in (0, 1, width // 2, width - 1):
+            top, bottom = noise._exponents(kind, scale, np.array([first]), np.array([step]))
+            expected = exact.exponent(kind, scale, first + step) - exact.exponent(kind, scale, first)
+            assert Fraction(int(top[0]), bottom) == expected
+            assert 0 <= expected < 1
+            assert bottom * noise.VECTOR_STEPS < 2**63
 
 
 def test_blocks_cover_each_whole_number_once() -> None:

@@ -88,6 +88,17 @@ def test_index_of_a_digest() -> None:
     assert (alone.total, alone.certain) == (0.0, 2)
 
 
+def test_floats_become_elements() -> None:
+    found = guessing.elements(np.array([0.0, 1.5, 3.0, -2.0]), 3.0)
+    assert found.tolist() == [0, 2**31, 2**32, 0]
+    assert guessing.index_of(found, 4).certain == 2
+    for bad in (np.array([np.nan]), np.array([np.inf])):
+        with pytest.raises(HoldfastError, match="finite"):
+            guessing.elements(bad, 1.0)
+    with pytest.raises(HoldfastError, match="positive"):
+        guessing.elements(np.array([1.0]), 0.0)
+
+
 @pytest.mark.parametrize("values", [np.array([-1]), np.array([0.5]), np.array([], dtype=int)])
 def test_bad_elements_are_refused(values: np.ndarray) -> None:
     with pytest.raises(HoldfastError, match="whole numbers"):

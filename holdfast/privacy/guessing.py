@@ -57,6 +57,17 @@ def index_of(values: NDArray[Any], spd: int, ordered: bool = False) -> GuessingI
     return GuessingIndex(total, worst, median, int((spread == 0.0).sum()))
 
 
+def elements(features: NDArray[Any], largest_feature: float, levels: int = 2**32) -> NDArray[np.int64]:
+    """A digest's floats as whole numbers: 0 .. largest_feature becomes 0 .. levels; what noise made negative becomes 0.
+
+    >>> elements(np.array([0.0, 0.5, -0.1]), 1.0, 100).tolist()
+    [0, 50, 0]
+    """
+    if not (np.isfinite(features).all() and math.isfinite(largest_feature) and largest_feature > 0):
+        raise HoldfastError("guessing index: features must be finite and the largest feature positive.")
+    return np.rint(np.maximum(features.astype(np.float64), 0.0) / largest_feature * levels).astype(np.int64)
+
+
 def log10_element(value: int, spd: int, ordered: bool = False) -> float:
     """log10 of 1/kappa for one element of value V.
 

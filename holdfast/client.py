@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,8 @@ class Client:
     algorithm: FedAvg
     absence: Nothing = field(default_factory=Nothing)
     about: About = field(default_factory=About)
+    attack: Any = None  # what it does if it is hostile, in simulations
+    poisoned: Samples | None = None
     memory: Memory = field(default_factory=Memory)
 
 
@@ -68,7 +71,8 @@ def train_job(client: Client, message: Message) -> Reply:
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
         torch.manual_seed(seed_of(client.seed, message.round, client.id, "model"))
         batches = rng(client.seed, message.round, client.id, "batches")
-        steps, loss = train(client.model, client.train, learning, batches, client.loss, correction)
+        samples = samples_in(client, message.round)
+        steps, loss = train(client.model, samples, learning, batches, client.loss, correction)
     trained = weights_of(client.model)
     delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
     work = Work(message.round, steps, last, learning)
@@ -80,6 +84,12 @@ def train_job(client: Client, message: Message) -> Reply:
         pack(delta=delta, buffers=buffers_of(client.model), extra=extra, digest=digest),
         {"samples": len(client.train), "steps": steps, "loss": loss, "notes": notes},
     )
+
+
+def samples_in(client: Client, round: int) -> Samples:
+    """The samples that a client trains on: its own, or poisoned ones once its attack is awake."""
+    hostile = client.poisoned is not None and round >= client.attack.since
+    return client.poisoned if hostile and client.poisoned else client.train
 
 
 def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, list[str]]:

@@ -27,6 +27,8 @@ class Experiment:
     clients: int = 4
     partition: Choice = Choice("dirichlet", argument="0.1")
     scenario: Choice = Choice("none")
+    attack: Choice = Choice("none")
+    attackers: int = 0  # how many clients are hostile; which ones depends on the seed
     algorithm: Choice = Choice("fedavg")
     absence: Choice = Choice("none")
     trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
@@ -52,6 +54,10 @@ class Experiment:
                 raise HoldfastError(f"{key} must be at least {least}, got {value}.")
         if self.lr <= 0 or not 0 <= self.momentum < 1:
             raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
+        if self.attackers > self.clients:
+            raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
+        if (self.attack.name == "none") != (self.attackers == 0):
+            raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
         if self.max_norm is not None and self.max_norm <= 0:
             raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
 
@@ -74,7 +80,7 @@ class Experiment:
         return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
 
 
-CHOICES = ("model", "encoder", "partition", "scenario", "algorithm", "absence", "trust")
+CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust")
 AT_LEAST = {
     "clients": 1,
     "samples": 1,
@@ -82,6 +88,7 @@ AT_LEAST = {
     "epochs": 1,
     "batch_size": 1,
     "seed": 0,
+    "attackers": 0,
     "weight_decay": 0,
     "evaluate_every": 1,
     "checkpoint_every": 1,

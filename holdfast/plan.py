@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES, Nothing
 from holdfast.algorithms import ALGORITHMS
+from holdfast.attacks import ATTACKS
+from holdfast.attacks.adversary import choose_hostile
 from holdfast.choices import Choice, choose
 from holdfast.client import About, Client
 from holdfast.core import Learning, State
@@ -38,17 +41,24 @@ class Plan:
     method: Method
     scenario: Scenario
     stage: Stage
+    attack: Any  # None: nobody is hostile
+    hostile: tuple[int, ...]
     parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
     build: Callable[[], nn.Module]
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
-        train, validation, test = (self.prepare(self.task.train.take(part)) for part in self.parts[id])
-        method = self.method
+        raw = [self.task.train.take(part) for part in self.parts[id]]
+        train, validation, test = map(self.prepare, raw)
+        method, seed = self.method, self.experiment.seed
+        attack = self.attack if id in self.hostile else None
+        poisoned = None
+        if attack is not None and "data" in attack.kind:
+            poisoned = self.prepare(attack.poison(raw[0], self.task.classes, rng(seed, -1, id, "poison")))
         return Client(
             id,
-            self.experiment.seed,
+            seed,
             train,
             validation,
             test,
@@ -59,6 +69,8 @@ class Plan:
             method.algorithm,
             method.absence,
             method.bench.about,
+            attack,
+            poisoned,
             Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
         )
 
@@ -99,7 +111,9 @@ def make_plan(experiment: Experiment) -> Plan:
     method = choose_method(experiment, absence, bench)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
-    plan = Plan(experiment, task, method, scenario, stage, parts, build, prepare)
+    attack = None if experiment.attack.name == "none" else choose(ATTACKS, experiment.attack, "attack")
+    hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
+    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare)
     try_out(plan)
     return plan
 

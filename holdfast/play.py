@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from holdfast.attacks.adversary import Adversary
 from holdfast.client import evaluate
 from holdfast.core import Federation, Message, Reply, State, pack
 from holdfast.engines.embedded import Embedded, cores
@@ -94,6 +95,8 @@ def federation_of(plan: Plan, folder: Path | None) -> Iterator[Federation]:
         engine = Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
     else:
         engine = Embedded(plan.experiment, plan.stage.sizes, folder, workers)
+    if plan.attack is not None:
+        engine = Adversary(engine, plan.attack, plan.hostile, plan.experiment.seed)
     try:
         yield Staged(engine, plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:

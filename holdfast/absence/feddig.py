@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.absence.nothing import NoStandIns, Nothing
+from holdfast.attacks import awake
 from holdfast.compact import Compact
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
@@ -68,11 +69,17 @@ class FedDig(Nothing):
 
     def make_digest(self, client: Client, round: int) -> Tensors:
         """Line 3: mix one's features and perturb them."""
+        from holdfast.client import samples_in
+
+        samples, generator = samples_in(client, round), rng(client.seed, round, client.id, "digest")
+        features, labels = samples.inputs[-1], samples.labels
+        if client.attack is not None and awake(client.attack, round, "digest"):
+            features, labels = client.attack.spoil(features, labels, client.about.classes, generator)
         digest = make_digest(
-            client.train.inputs[-1],
-            client.train.labels,
+            features,
+            labels,
             client.about.classes,
-            generator=rng(client.seed, round, client.id, "digest"),
+            generator=generator,
             spd=self.spd,
             strategy=self.strategy,
             weights=self.weights,

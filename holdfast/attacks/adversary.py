@@ -1,0 +1,85 @@
+"""Hostile clients at work: what they send is exchanged on its way to the moderator, as a coalition would do it.
+
+Attacks on data and digests happen at the client itself (`client.py`, `absence/feddig.py`); attacks on updates and on
+test reports happen here, because the omniscient ones must see what the honest clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from holdfast.attacks import awake, tamper_updates
+from holdfast.core import Absent, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.randomness import rng
+
+
+class Adversary:
+    """A federation in which some clients are hostile."""
+
+    def __init__(self, federation: Federation, attack: Any, hostile: Collection[int], seed: int) -> None:
+        self._federation = federation
+        self._attack = attack
+        self._hostile = frozenset(hostile)
+        self._seed = seed
+        self._model: Tensors | None = None
+        self._previous: Tensors | None = None  # how the model moved in the round before: free-riders send that
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        replies = self._federation.ask(messages)
+        if not messages:
+            return replies
+        round, job = messages[0].round, messages[0].job
+        if job == "train" and awake(self._attack, round, "update"):
+            return self._exchange_updates(replies, unpack(messages[0].tensors, "model"), round)
+        if job == "test" and awake(self._attack, round, "tester"):
+            return [self._exchange_report(reply, round) for reply in replies]
+        return replies
+
+    def close(self) -> None:
+        self._federation.close()
+
+    def _exchange_updates(self, replies: list[Reply | Absent], model: Tensors, round: int) -> list[Reply | Absent]:
+        if self._model is not None:
+            self._previous = {name: model[name] - self._model[name] for name in model}
+        self._model = {name: tensor.clone() for name, tensor in model.items()}
+        heard = [reply for reply in replies if isinstance(reply, Reply)]
+        ours = [reply for reply in heard if reply.client in self._hostile]
+        others = [unpack(reply.tensors, "delta") for reply in heard if reply.client not in self._hostile]
+        own = [unpack(reply.tensors, "delta") for reply in ours]
+        sent = tamper_updates(self._attack, own, others, model, self._generator(round), self._previous)
+        false = {reply.client: with_delta(reply, delta) for reply, delta in zip(ours, sent, strict=True)}
+        return [false.get(reply.client, reply) for reply in replies]
+
+    def _exchange_report(self, reply: Reply | Absent, round: int) -> Reply | Absent:
+        if isinstance(reply, Absent) or reply.client not in self._hostile:
+            return reply
+        honest = {int(client): accuracy for client, accuracy in reply.scalars["accuracies"].items()}
+        told = self._attack.report(honest, self._hostile, self._generator(round))
+        accuracies = {str(client): accuracy for client, accuracy in told.items()}
+        return replace(reply, scalars={**reply.scalars, "accuracies": accuracies})
+
+    def _generator(self, round: int) -> torch.Generator:
+        return rng(self._seed, round, -1, "attack")
+
+
+def with_delta(reply: Reply, delta: Tensors) -> Reply:
+    rest = {name: tensor for name, tensor in reply.tensors.items() if not name.startswith("delta/")}
+    return replace(reply, tensors={**pack(delta=delta), **rest})
+
+
+def choose_hostile(clients: int, attackers: int, seed: int) -> tuple[int, ...]:
+    """Which clients are hostile: a random choice that depends on the seed alone.
+
+    >>> len(choose_hostile(20, 4, seed=0))
+    4
+    """
+    order = torch.randperm(clients, generator=rng(seed, -1, -1, "who is hostile")).tolist()
+    return tuple(sorted(order[:attackers]))

@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,9 +16,20 @@ from torch import Tensor
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
+Kind = Literal["float32", "float16", "int8", "int6", "int4"]
+Scale = Literal["tensor", "coordinate"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SCALES: tuple[Scale, ...] = get_args(Scale)
 LEVELS = {"int8": 255, "int6": 63, "int4": 15}  # the largest code; fewer levels leave more for zlib to save
 DTYPES = {"float32": torch.float32, "float16": torch.float16, **dict.fromkeys(LEVELS, torch.uint8)}
-PER_DIGEST = ("features", "label_class", "label_weight")  # what grows with the number of digests, and is compressed
+PER_DIGEST = (
+    "features",
+    "labels",
+    "label_class",
+    "label_weight",
+)  # what grows with the number of digests, and is compressed
+
+MOST_GROWTH = 1100  # zlib cannot save more than a factor of about 1,032
 
 
 @dataclass(frozen=True)
@@ -28,8 +39,8 @@ class Compact:
     Codes below 8 bits take less only when compressed.
     """
 
-    features: Literal["float32", "float16", "int8", "int6", "int4"] = "float32"
-    scale: Literal["tensor", "coordinate"] = "tensor"
+    features: Kind = "float32"
+    scale: Scale = "tensor"
     compress: bool = False
 
 
@@ -44,11 +55,12 @@ def restore(
 ) -> tuple[Tensor, Tensor]:
     """The features, of the given shape, and labels that shrink wrote; anything of another kind or shape is refused."""
     columns = min(most, classes)
-    kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "features": (DTYPES[compact.features], shape),
-        "label_class": (torch.uint8 if classes <= 256 else torch.int32, (shape[0], columns)),
-        "label_weight": (torch.float32, (shape[0], columns)),
-    }
+    kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"features": (DTYPES[compact.features], shape)}
+    if "labels" in tensors:
+        kinds["labels"] = (torch.float32, (shape[0], classes))
+    else:
+        kinds["label_class"] = (torch.uint8 if classes <= 256 else torch.int32, (shape[0], columns))
+        kinds["label_weight"] = (torch.float32, (shape[0], columns))
     if compact.features in LEVELS:
         scales = (1 if compact.scale == "tensor" else math.prod(shape[1:]),)
         kinds |= {"low": (torch.float32, scales), "step": (torch.float32, scales)}
@@ -70,7 +82,7 @@ def sha256_of(tensors: Tensors, facts: Mapping[str, Any]) -> str:
     total = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        total.update(tensor.contiguous().numpy().tobytes())
+        total.update(bytes_of(tensor))
     return total.hexdigest()
 
 
@@ -108,7 +120,7 @@ def restore_features(tensors: Tensors) -> Tensor:
 
 
 def shrink_labels(labels: Tensor, most: int) -> Tensors:
-    """Soft labels (m, classes) as the class and weight of the at most `most` that are not zero; nothing is lost.
+    """Soft labels (m, classes) as class and weight of the non-zero ones, or whole if those are more than `most`.
 
     >>> small = shrink_labels(torch.tensor([[0.0, 0.75, 0.25]]), 2)
     >>> small["label_class"].tolist(), small["label_weight"].tolist()
@@ -116,10 +128,8 @@ def shrink_labels(labels: Tensor, most: int) -> Tensors:
     """
     classes = labels.shape[1]
     columns = min(most, classes)
-    if int((labels != 0).sum(1).max()) > columns:
-        raise HoldfastError(
-            f"digest: a soft label has more than {columns} classes, more than samples per digest allow."
-        )
+    if int((labels != 0).sum(1).max()) > columns:  # labels that a privacy mechanism has blurred
+        return {"labels": labels.contiguous()}
     weight, index = labels.sort(dim=1, descending=True, stable=True)
     kind = torch.uint8 if classes <= 256 else torch.int32
     index = torch.where(weight > 0, index, torch.zeros_like(index))  # places left over: class 0, weight 0
@@ -128,24 +138,33 @@ def shrink_labels(labels: Tensor, most: int) -> Tensors:
 
 def restore_labels(tensors: Tensors, classes: int) -> Tensor:
     """The soft labels that shrink_labels wrote."""
+    if "labels" in tensors:
+        return tensors["labels"]
     index = tensors["label_class"].long()
     if index.numel() and (int(index.min()) < 0 or int(index.max()) >= classes):
         raise HoldfastError(f"a label names class {int(index.max())}, but there are only {classes} classes.")
     return torch.zeros(len(index), classes).scatter_add_(1, index, tensors["label_weight"].float())
 
 
+def bytes_of(tensor: Tensor) -> bytes:
+    """The tensor's values as bytes, whatever its kind."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
 def squeeze(tensor: Tensor) -> Tensor:
     """The tensor's bytes, compressed, as a flat uint8 tensor; coordinate after coordinate, which compresses better."""
     columns = tensor.reshape(len(tensor), -1).T.contiguous()
-    return torch.frombuffer(bytearray(zlib.compress(columns.numpy().tobytes(), 9)), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(zlib.compress(bytes_of(columns), 9)), dtype=torch.uint8)
 
 
 def unsqueeze(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """The tensor that squeeze packed; its size is known beforehand, so a small packet cannot grow without bound."""
     wanted = math.prod(shape) * dtype.itemsize
+    if wanted > MOST_GROWTH * (packed.numel() + 1):
+        raise HoldfastError(f"its compressed content does not unpack to the {wanted} bytes it should.")
     machine = zlib.decompressobj()
     try:
-        raw = machine.decompress(packed.contiguous().numpy().tobytes(), wanted + 1)
+        raw = machine.decompress(bytes_of(packed), wanted + 1)
     except zlib.error:
         raise HoldfastError("its compressed content is damaged.") from None
     if len(raw) != wanted or not machine.eof:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from holdfast.compact import DTYPES, Compact, restore, sha256_of, shrink
+from holdfast.compact import KINDS, SCALES, Compact, bytes_of, restore, sha256_of, shrink
 from holdfast.core import Scalars, Tensors
 from holdfast.errors import HoldfastError
 from holdfast.files import write_file
@@ -27,6 +27,7 @@ from holdfast.mixing import Laplace, Remainder, Strategy, Weights, laplace_noise
 
 SCHEMA = "holdfast-digest/1"
 TEXTS = ("task", "encoder", "strategy", "weights", "noise")
+COMPACTS = [Compact(kind, scale, on) for kind in KINDS for scale in SCALES for on in (False, True)]
 NUMBERS = ("spd", "samples", "used", "digests", "classes")
 
 
@@ -161,6 +162,11 @@ def check_digest(digest: Digest, where: str) -> None:
             f"{where}: {count} digests of {digest.spd} samples cannot use {digest.used} of {digest.samples} samples "
             "once each; make it again."
         )
+    if digest.dropped > digest.classes * (digest.spd - 1):  # else a client could claim any weight for its digest
+        raise HoldfastError(
+            f"{where}: it leaves out {digest.dropped} samples, more than remainders of {digest.classes} classes can "
+            "explain; make it again."
+        )
 
 
 def digest_to_tensors(digest: Digest, compact: Compact = Compact()) -> tuple[Tensors, Scalars]:
@@ -235,7 +241,7 @@ def open_digest(
     content = dict(tensors)
     text = content.pop("manifest", torch.empty(0))
     try:
-        manifest = json.loads(text.contiguous().numpy().tobytes())
+        manifest = json.loads(bytes_of(text))
     except (ValueError, RecursionError):
         raise HoldfastError(f"{where}: it has no readable manifest; make it again.") from None
     return digest_from_tensors(
@@ -283,13 +289,7 @@ def _check_manifest(manifest: Mapping[str, Any], where: str) -> None:
     fine = {name: isinstance(manifest.get(name), str) for name in (*TEXTS, "sha256")}
     fine |= {name: type(manifest.get(name)) is int and manifest[name] > 0 for name in NUMBERS}
     fine["feature_shape"] = isinstance(shape, list) and all(type(side) is int and side > 0 for side in shape)
-    fine["compact"] = (
-        isinstance(compact, Mapping)
-        and compact.keys() == {"features", "scale", "compress"}
-        and compact.get("features") in DTYPES
-        and compact.get("scale") in ("tensor", "coordinate")
-        and isinstance(compact.get("compress"), bool)
-    )
+    fine["compact"] = isinstance(compact, Mapping) and any(compact == asdict(known) for known in COMPACTS)
     for name, right in fine.items():
         if not right:
             raise HoldfastError(f"{where}: its manifest has no proper {name!r}; make it again.")

@@ -208,6 +208,7 @@ def test_a_digest_that_claims_impossible_counts_is_refused() -> None:
     for changes, sentence in (
         ({"spd": 99}, "not possible with 23 samples"),
         ({"used": 24, "samples": 24, "spd": 4}, "cannot use 24 of 24"),
+        ({"samples": 10**9}, "more than remainders of 5 classes can explain"),
         ({"labels": made.labels * 0.9}, "sum to one"),
         ({"labels": torch.cat([made.labels[:, :1] - 1, made.labels[:, 1:]], 1)}, r"lie in \[0, 1\]"),
         ({"labels": made.labels[:-1]}, "labels of shape"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from holdfast.compact import Compact
+from holdfast.compact import KINDS, SCALES, Compact, sha256_of, squeeze, unsqueeze
 from holdfast.core import size
 from holdfast.digests import (
     Digest,
@@ -30,8 +30,6 @@ from holdfast.encoders.shapes import draw_shapes
 from holdfast.errors import HoldfastError
 from holdfast.mixing import Laplace
 
-Kind = Literal["float32", "float16", "int8", "int6", "int4"]
-KINDS: tuple[Kind, ...] = ("float32", "float16", "int8", "int6", "int4")
 PAPER_BYTES = 4 * (8 * 8 * 4 + 62)  # 1,272 a digest
 
 
@@ -94,9 +92,50 @@ def test_int8_by_hand() -> None:
 def test_a_constant_coordinate_comes_back_exactly() -> None:
     before = digest()
     before = replace(before, features=torch.full_like(before.features, 0.3))
-    for scale in ("tensor", "coordinate"):
-        tensors, manifest = digest_to_tensors(before, Compact("int8", scale))  # type: ignore[arg-type]
+    for scale in SCALES:
+        tensors, manifest = digest_to_tensors(before, Compact("int8", scale))
         assert torch.equal(digest_from_tensors(tensors, manifest).features, before.features)
+
+
+def test_blurred_labels_travel_whole() -> None:
+    """A privacy mechanism may leave some weight on every class: more than spd of them."""
+    before = digest(spd=2)
+    before = replace(before, labels=before.labels * 0.9 + 0.1 / 7)
+    for compress in (False, True):
+        sealed = seal_digest(before, Compact("float16", compress=compress))
+        assert torch.equal(open_digest(sealed).labels, before.labels)
+
+
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=3),
+    st.fixed_dictionaries({"features": st.just(["int8"]), "scale": st.just("tensor"), "compress": st.booleans()}),
+)
+tensor_kinds = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.bool, torch.complex64])
+tensor_shapes = st.lists(st.integers(0, 4), max_size=3)
+
+
+@given(st.booleans(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_hostile_client_sends_gives_a_sentence(compress: bool, data: st.DataObject) -> None:
+    """Facts and tensors of any kind under the right names, with the right SHA-256: refused, or a proper digest."""
+    tensors, manifest = digest_to_tensors(digest(12), Compact("int8", compress=compress))
+    for name in data.draw(st.sets(st.sampled_from(sorted(manifest)), max_size=2)):
+        manifest[name] = data.draw(junk)
+    for name in data.draw(st.sets(st.sampled_from(sorted(tensors)), max_size=2)):
+        shape, kind = data.draw(tensor_shapes), data.draw(tensor_kinds)
+        tensors[name] = torch.ones(shape).to(kind)
+    manifest["sha256"] = sha256_of(tensors, manifest)
+    try:
+        after = digest_from_tensors(tensors, manifest)
+    except HoldfastError:
+        return
+    assert torch.isfinite(after.features).all()
+    torch.testing.assert_close(after.labels.sum(1), torch.ones(len(after)), atol=1e-4, rtol=0)
 
 
 def test_sealed_digests_and_files_round_trip(tmp_path: Path) -> None:
@@ -168,8 +207,6 @@ def test_improper_manifests_are_refused(name: str, value: object) -> None:
 
 def forged(before: Digest, **changes: torch.Tensor) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """A digest whose tensors were changed by somebody who knows how to recompute the SHA-256."""
-    from holdfast.compact import sha256_of
-
     tensors, manifest = digest_to_tensors(before)
     tensors |= changes
     return tensors, {**manifest, "sha256": sha256_of(tensors, manifest)}
@@ -197,8 +234,6 @@ def test_forged_contents_are_refused() -> None:
 
 
 def test_a_small_packet_cannot_grow_without_bound() -> None:
-    from holdfast.compact import squeeze, unsqueeze
-
     packed = squeeze(torch.zeros(1000, 1000))
     with pytest.raises(HoldfastError, match="does not unpack to the 400 bytes"):
         unsqueeze(packed, torch.float32, (10, 10))

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.compact import bytes_of
 from holdfast.core import Scalars
 from holdfast.errors import HoldfastError
 
@@ -91,5 +92,5 @@ def fingerprint_of(recipe: Scalars, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(bytes_of(tensor.cpu()))
     return digest.hexdigest()

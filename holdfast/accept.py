@@ -9,6 +9,8 @@ import torch
 
 from holdfast.core import Reply, State, Tensors, Update, unpack
 
+MOST = 2**48  # samples or steps
+
 
 def accept(
     replies: Sequence[Reply], state: State, extra: Tensors, max_norm: float | None
@@ -35,7 +37,11 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
     for count in ("samples", "steps"):
         value = reply.scalars.get(count)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            return f"{count} is {value!r}, not a positive whole number"
+            return f"{count} is {brief(value)}, not a positive whole number"
+        if value > MOST:  # beyond it, arithmetic with it would raise an error here, at the moderator
+            return f"{count} is above {MOST}"
+    if not isinstance(loss := reply.scalars.get("loss", 0.0), float):
+        return f"loss is {brief(loss)}, not a number"
     for group, wanted in expected.items():
         got = unpack(reply.tensors, group)
         if got.keys() != wanted.keys():
@@ -62,3 +68,11 @@ def norm_of(tensors: Tensors) -> float:
 
 def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def brief(value: object) -> str:
+    """A stranger's value, to be read in one line."""
+    text = (
+        f"a whole number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > MOST else repr(value)
+    )
+    return text if len(text) <= 40 else text[:40] + "..."

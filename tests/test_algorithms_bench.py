@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from holdfast.absence import Nothing
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import Client
+from holdfast.client import About, Client
 from holdfast.core import Learning, State
 from holdfast.engines.inline import Inline
+from holdfast.round import Bench as Workbench
 from holdfast.round import Method, Record, play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.tasks import Samples
 from holdfast.trust import TRUSTS
+
+torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other
 
 
 class OneWeight(nn.Module):
@@ -66,7 +69,15 @@ class Bench:
         trust = TRUSTS[self.algorithm.weights]()
         count = len(self.samples)
         self.method = Method(
-            self.algorithm, Nothing(), trust, self.learning, self.rounds, count, seed=0, cosine=self.cosine
+            self.algorithm,
+            Nothing(),
+            trust,
+            self.learning,
+            self.rounds,
+            count,
+            seed=0,
+            bench=Workbench(OneWeight(), half_square, nearness, About()),
+            cosine=self.cosine,
         )
         model = {"w": torch.zeros(1)}
         self.state = State(0, model, {}, self.algorithm.begin(model), {}, trust.begin(count))

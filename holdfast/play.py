@@ -25,21 +25,37 @@ from holdfast.runs import History, Run
 from holdfast.scenarios import Staged
 
 Watch = Callable[[Record], None]
+Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, wherever they are
 
 
-def run(experiment: Experiment, out: Path | str | None = None, watch: Watch | None = None) -> History:
+def this_machine(plan: Plan, folder: Path | None) -> Federation:
+    """The experiment's clients on this machine: in worker processes, or in this one."""
+    workers = plan.experiment.workers
+    workers = cores() if workers is None else workers
+    if workers == 0:
+        model = plan.model()
+        return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
+    return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
+
+
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    watch: Watch | None = None,
+    engine: Engine = this_machine,
+) -> History:
     """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
     plan = make_plan(experiment)
     if out is None:
-        return _play(plan, plan.start(), [], None, watch)
+        return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), experiment)
     try:
-        return _play(plan, plan.start(), [], held, watch)
+        return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
 
 
-def resume(folder: Path | str, watch: Watch | None = None) -> History:
+def resume(folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine) -> History:
     """Go on with a run where it stopped; a finished one is only read."""
     held = Run.resume(Path(folder))
     try:
@@ -48,15 +64,17 @@ def resume(folder: Path | str, watch: Watch | None = None) -> History:
         if held.finished and state is not None and state.round >= held.experiment.rounds:
             return History(held.experiment, held.records(), held.folder, state)
         plan = make_plan(held.experiment)
-        return _play(plan, state or plan.start(), held.records(), held, watch)
+        return _play(plan, state or plan.start(), held.records(), held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 
 
-def _play(plan: Plan, state: State, records: list[Record], folder: Run | None, watch: Watch | None) -> History:
+def _play(
+    plan: Plan, state: State, records: list[Record], folder: Run | None, watch: Watch | None, engine: Engine
+) -> History:
     experiment = plan.experiment
     if state.round < experiment.rounds:
-        with one_thread(), federation_of(plan, folder.folder if folder else None) as federation:
+        with one_thread(), federation_of(plan, folder.folder if folder else None, engine) as federation:
             state = _play_rounds(plan, state, federation, records, folder, watch)
     if folder is not None:
         about = {"task": plan.task.name, "model": str(experiment.model), "classes": "\n".join(plan.task.class_names)}
@@ -85,22 +103,15 @@ def _play_rounds(
 
 
 @contextmanager
-def federation_of(plan: Plan, folder: Path | None) -> Iterator[Federation]:
-    """The experiment's clients on this machine, with its scenario played on them."""
-    workers = plan.experiment.workers
-    workers = cores() if workers is None else workers
-    engine: Federation
-    if workers == 0:
-        model = plan.model()
-        engine = Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
-    else:
-        engine = Embedded(plan.experiment, plan.stage.sizes, folder, workers)
+def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine) -> Iterator[Federation]:
+    """The experiment's clients on an engine, with its scenario and its hostile clients played on them."""
+    federation = engine(plan, folder)
     if plan.attack is not None:
-        engine = Adversary(engine, plan.attack, plan.hostile, plan.experiment.seed)
+        federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed)
     try:
-        yield Staged(engine, plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(federation, plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
-        engine.close()
+        federation.close()
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""The same experiment on Flower. All imports of flwr are in this folder."""

@@ -152,10 +152,11 @@ class Staged:
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
         # An experiment watches all its clients, also those that are away: "evaluate" is the watcher's question.
-        reachable = [m for m in messages if m.client not in away or m.job == "evaluate"]
-        replies = {reply.client: reply for reply in self._federation.ask(reachable)}
-        gone = f"away ({self._name})"
-        return [replies.get(message.client, Absent(message.client, gone)) for message in messages]
+        gone = [m.client in away and m.job != "evaluate" for m in messages]
+        answers = iter(self._federation.ask([m for m, lost in zip(messages, gone, strict=True) if not lost]))
+        reason = f"away ({self._name})"
+        # By place, not by client: one client may be asked several things at once.
+        return [Absent(m.client, reason) if lost else next(answers) for m, lost in zip(messages, gone, strict=True)]
 
     def close(self) -> None:
         self._federation.close()

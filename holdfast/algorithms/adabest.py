@@ -9,6 +9,7 @@ Client i keeps h_i (at first 0) and minimises  L_i(w) - <h_i, w>. With t' the la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +33,7 @@ class AdaBest(FedAvg):
     beta: float = 0.8
 
     def __post_init__(self) -> None:
-        if self.mu < 0 or not 0 <= self.beta < 1:
+        if not 0 <= self.mu < math.inf or not 0 <= self.beta < 1:
             raise ValueError(f"mu must not be negative and beta must be in [0, 1), got {self.mu} and {self.beta}.")
 
     def begin(self, model: Tensors) -> Tensors:

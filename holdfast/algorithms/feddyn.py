@@ -11,6 +11,7 @@ With the printed a_i = 1/|P| the second line is the paper's  h - alpha/m sum_i (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,7 +36,7 @@ class FedDyn(FedAvg):
     alpha: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0:
+        if not 0 < self.alpha < math.inf:
             raise ValueError(f"alpha must be positive, got {self.alpha}.")
 
     def begin(self, model: Tensors) -> Tensors:

@@ -5,6 +5,7 @@ Client i minimises  L_i(w) + mu/2 ||w - w_t||^2,  so each gradient gets  + mu (w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from holdfast.algorithms.fedavg import Correction, FedAvg
@@ -23,7 +24,7 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.mu < 0:
+        if not 0 <= self.mu < math.inf:
             raise ValueError(f"mu must not be negative, got {self.mu}.")
 
     def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction:

@@ -39,10 +39,13 @@ class Choice:
             name = options.pop("name", None)
             if not isinstance(name, str):
                 raise HoldfastError(f'{key}: a table needs a name, as in {key} = {{name = "..."}}.')
-            return dataclasses.replace(cls.parse(name, key), options=options)
+            named = cls.parse(name, key)
+            return dataclasses.replace(named, options={**named.options, **options})
         if not isinstance(spec, str) or not spec:
             raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {spec!r}.')
         name, _, rest = spec.partition(":")
+        if not name:
+            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {spec!r}.')
         if "." in name or not rest:
             return cls(spec if rest else name)
         if "=" not in rest:
@@ -97,10 +100,20 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
             hint = nearest(option, fields) if fields else "it has none"
             raise HoldfastError(f"{key}: {choice.name!r} has no option {option!r}; {hint}")
         values[option] = convert(value, hints[option], f"{key}.{option}")
+    for option in required(kind):
+        if option not in values:
+            raise HoldfastError(f"{key}: {choice.name!r} needs the option {option!r}.")
     try:
         return make(**values)
     except ValueError as error:
         raise HoldfastError(f"{key}: {choice.name!r}: {error}") from None
+
+
+def required(kind: Any) -> list[str]:
+    """The options of a kind that have no usual value."""
+    missing = dataclasses.MISSING
+    fields = (f for f in dataclasses.fields(kind) if f.init)
+    return [f.name for f in fields if f.default is missing and f.default_factory is missing]
 
 
 def import_path(path: str, key: str) -> Any:
@@ -108,7 +121,7 @@ def import_path(path: str, key: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two: not a module's name at all
         raise HoldfastError(f"{key}: cannot import {module!r} ({error}); is it on PYTHONPATH?") from None
     except AttributeError:
         raise HoldfastError(f"{key}: module {module!r} has no {name!r}.") from None
@@ -138,10 +151,14 @@ def convert(value: object, hint: Any, key: str) -> Any:
         return tuple(
             convert(item, kind, f"{key}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
         )
+    if typing.get_origin(hint) is tuple and not isinstance(value, str):
+        raise HoldfastError(f"{key}: expected a list, got {value!r}.")
     if isinstance(value, str) and hint is not str:
         return convert(_read(value, hint, key), hint, key)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is float and value != value:
+        raise HoldfastError(f"{key}: expected a number, got nan.")
     if isinstance(hint, type) and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
         raise HoldfastError(f"{key}: expected {_english(hint)}, got {value!r}.")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -50,15 +51,15 @@ class Experiment:
             object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
-            if value is not None and value < least:
+            if value is not None and not least <= value < math.inf:
                 raise HoldfastError(f"{key} must be at least {least}, got {value}.")
-        if self.lr <= 0 or not 0 <= self.momentum < 1:
+        if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
         if self.attackers > self.clients:
             raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
         if (self.attack.name == "none") != (self.attackers == 0):
             raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
-        if self.max_norm is not None and self.max_norm <= 0:
+        if self.max_norm is not None and not 0 < self.max_norm < math.inf:
             raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
 
     @property
@@ -113,12 +114,18 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
         text = path.read_text()
     except OSError as error:
         raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise HoldfastError(f"{path} is not text in UTF-8.") from None
     try:
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
         raise HoldfastError(f"{path} is not valid {path.suffix.lstrip('.').upper()}: {error}.") from None
-    if table.get("data") is not None:  # a relative folder means: relative to the file that names it
-        table["data"] = str((path.parent / str(table["data"])).resolve())
+    if not isinstance(table, dict):
+        raise HoldfastError(f"{path} is not an experiment: expected keys and values.")
+    if path.suffix == ".json":
+        table.pop("schema", None)  # of a run's own file
+    if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
+        table["data"] = str((path.parent / table["data"]).resolve())
     if str(table.get("task", "")).endswith(".npz"):
         table["task"] = str((path.parent / str(table["task"])).resolve())
     for change in changes:
@@ -148,5 +155,7 @@ def set_key(table: dict[str, Any], change: str) -> None:
     if not dot:
         table[key] = value
         return
-    current = Choice.parse(table.get(key, getattr(Experiment(), key, None)), key)
+    if key not in CHOICES:
+        raise HoldfastError(f"--set {change!r}: {key!r} has no options; {nearest(key, CHOICES)}")
+    current = Choice.parse(table.get(key, getattr(Experiment(), key)), key)
     table[key] = {"name": current.head, **current.options, option: value}

@@ -1,0 +1,101 @@
+"use strict";
+// What the page knows: runs as the payload tells them, and what is chosen to be shown.
+
+const STEPS = 36 * 36 - 1;
+const PRESENCE = {
+  p: ["there", "--there"], a: ["away", "--away"], d: ["away, its digest stands in", "--digest"],
+  s: ["suspected", "--suspected"], r: ["refused", "--refused"], q: ["refused, its digest stands in", "--refused"],
+};
+const view = { scenario: null, off: new Set(), seed: "all", focus: null, zoom: null, cursor: null };
+let runs = [];
+let story = null;
+
+function take(payload) {
+  story = payload;
+  runs = payload.runs;
+  const scenarios = allScenarios();
+  if (!scenarios.includes(view.scenario)) view.scenario = mostTelling();
+  if (view.seed !== "all" && !seedsHere().includes(view.seed)) view.seed = "all";
+}
+
+// The scenario the headline speaks of: where methods lie furthest apart.
+function mostTelling() {
+  let best = allScenarios()[0], gap = -1;
+  for (const scenario of allScenarios()) {
+    const finals = runs.filter(run => run.scenario === scenario && run.final !== null).map(run => run.final);
+    const apart = finals.length ? Math.max(...finals) - Math.min(...finals) : -1;
+    if (apart > gap + 1e-9) { best = scenario; gap = apart; }
+  }
+  return best;
+}
+
+const unique = values => [...new Set(values)];
+const allScenarios = () => unique(runs.map(run => run.scenario));
+const allMethods = () => unique(runs.map(run => run.label));
+const here = () => runs.filter(run => run.scenario === view.scenario);
+const seedsHere = () => unique(here().map(run => run.seed)).sort((a, b) => a - b);
+const shown = () => here().filter(run => !view.off.has(run.label) && (view.seed === "all" || run.seed === view.seed));
+const methodsShown = () => unique(shown().map(run => run.label));
+
+// The run whose clients are looked at closely: the chosen one if it is shown, else the one with the most to tell.
+function focusRun() {
+  const list = shown();
+  const chosen = list.find(run => run.folder === view.focus);
+  if (chosen) return chosen;
+  const score = run => run.digests.length * 2 + run.happenings.length;
+  return list.reduce((best, run) => (best === null || score(run) > score(best) ? run : best), null);
+}
+
+function colourOf(label) {
+  const place = allMethods().indexOf(label);
+  return { colour: `var(--c${place % 8})`, dash: ["", "7 4", "2 3", "9 3 2 3"][Math.floor(place / 8) % 4] };
+}
+
+// A grid's value: two letters in base 36 between low and high; null where there is none.
+function at(grid, row, column) {
+  const text = grid.rows[row].substr(2 * column, 2);
+  if (text === "--" || text === "") return null;
+  return grid.low + (grid.high - grid.low) * parseInt(text, 36) / STEPS;
+}
+
+const rowOf = (grid, row, length) => Array.from({ length }, (_, column) => at(grid, row, column));
+
+// Mean and spread of the accuracy over seeds, for each round that was tested.
+function meanOf(list) {
+  const byRound = new Map();
+  for (const run of list)
+    run.rounds.forEach((round, i) => {
+      if (run.accuracy[i] === null) return;
+      if (!byRound.has(round)) byRound.set(round, []);
+      byRound.get(round).push(run.accuracy[i]);
+    });
+  return [...byRound.keys()].sort((a, b) => a - b).map(round => {
+    const values = byRound.get(round);
+    const mean = average(values);
+    return { round, mean, deviation: deviation(values), count: values.length };
+  });
+}
+
+const sum = values => values.reduce((total, value) => total + value, 0);
+const average = values => sum(values) / values.length;
+function deviation(values) {
+  if (values.length < 2) return 0;
+  const mean = average(values);
+  return Math.sqrt(sum(values.map(value => (value - mean) ** 2)) / (values.length - 1));
+}
+
+function fullRange() {
+  const list = here();
+  return [1, Math.max(2, ...list.map(run => (story.live && !run.finished ? run.planned : run.rounds[run.rounds.length - 1] || 1)))];
+}
+const range = () => view.zoom || fullRange();
+
+const percent = value => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+function bytes(value) {
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (value < 1000 || unit === "GB") return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)} ${unit}`;
+    value /= 1000;
+  }
+}
+const seconds = value => (value >= 100 ? `${Math.round(value)} s` : value >= 1 ? `${value.toFixed(1)} s` : `${Math.round(1000 * value)} ms`);
+const number = value => (value === null ? "–" : Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3).replace(/\.?0+$/, ""));

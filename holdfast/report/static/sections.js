@@ -1,0 +1,180 @@
+// The sections of the page, from the top: each is a function of what is chosen.
+
+const PARTS = { clients: ["clients train", "--c0"], stand_ins: ["stand-ins", "--c2"], trust: ["trust", "--c4"], server_step: ["moderator's step", "--c1"], evaluate: ["testing", "--c3"] };
+const SPARE = ["--c5", "--c6", "--c7"];
+
+function section(id, title, say, ...content) {
+  return make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), say ? make("p", { class: "say" }, say) : null, ...content);
+}
+
+function table(caption, head, rows, kinds = []) {
+  const cell = (value, i) => (value instanceof Node && value.tagName === "TD" ? value : i === 0 ? make("th", { scope: "row" }, value) : make("td", { class: kinds[i] || "" }, value));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption),
+      make("thead", {}, make("tr", {}, ...head.map((text, i) => make("th", { scope: "col", class: kinds[i] || "" }, text)))),
+      make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map(cell))))));
+}
+
+function accuracySection(run) {
+  const series = methodsShown().map(label => ({
+    label, ...colourOf(label),
+    points: meanOf(shown().filter(one => one.label === label)).map(p => ({ round: p.round, value: p.mean, low: p.mean - p.deviation, high: p.mean + p.deviation })),
+  }));
+  const seeds = view.seed === "all" ? seedsHere().length : 1;
+  const say = (seeds > 1 ? `Lines are means over ${seeds} seeds, bands one standard deviation. ` : "") + "Below, each client round by round" + (here().length > 1 ? ` in ${nameOf(run)}.` : ".");
+  const spoken = series.map(line => `${line.label} ends at ${percent(line.points[line.points.length - 1]?.value)}`).join("; ");
+  const tell = round => {
+    if (round === null) return "";
+    const told = series.map(line => [line, line.points.find(p => p.round === round)]).filter(([, p]) => p);
+    return told.length ? `Round ${round}\n` + told.sort((a, b) => b[1].value - a[1].value).map(([line, p]) => `${line.label}: ${percent(p.value)}${p.high > p.low ? ` ± ${(100 * (p.high - p.value)).toFixed(1)}` : ""}`).join("\n") : "";
+  };
+  const options = { height: narrow() ? 230 : 320, format: (value, exact) => (exact ? `${(100 * value).toFixed(1)} %` : `${Number((100 * value).toFixed(1))} %`), least: 0, most: 1, tell };
+  return section("accuracy", "Test accuracy, and who was there", say, lines("accuracy-plot", `Test accuracy over rounds under ${view.scenario}: ${spoken}`, series, options), presencePlot(run));
+}
+
+const nameOf = run => `${run.label}, seed ${run.seed}`;
+
+function summarySection() {
+  const scenarios = allScenarios();
+  const final = (label, scenario) => runs.filter(run => run.label === label && run.scenario === scenario && run.final !== null).map(run => run.final);
+  const best = Object.fromEntries(scenarios.map(s => [s, Math.max(...allMethods().map(label => (final(label, s).length ? average(final(label, s)) : -1)))]));
+  const rows = allMethods().map(label => {
+    const own = runs.filter(run => run.label === label);
+    const cost = [average(own.map(run => sum(Object.values(run.seconds).map(sum)))), average(own.map(run => sum(run.up))), average(own.map(run => sum(run.down)))];
+    return [label, ...scenarios.map(s => {
+      const values = final(label, s);
+      if (!values.length) return make("td", { class: "n" }, "–");
+      const mean = average(values);
+      const text = `${(100 * mean).toFixed(1)}${values.length > 1 ? ` ± ${(100 * deviation(values)).toFixed(1)}` : ""}`;
+      return make("td", { class: mean >= best[s] - 1e-9 && allMethods().length > 1 ? "n best" : "n" }, text);
+    }), seconds(cost[0]), bytes(cost[1]), bytes(cost[2])];
+  });
+  const counts = unique(runs.map(run => run.seed)).length;
+  return section("summary", "In numbers", "", table(
+    `Final test accuracy in %, the mean over a run's last tenth (at least three tests)${counts > 1 ? `, mean ± deviation over ${counts} seeds` : ""}; time and traffic of a run.`,
+    ["method", ...scenarios, "time", "sent up", "sent down"], rows, ["", ...scenarios.map(() => "n"), "n", "n", "n"]));
+}
+
+function forgettingSection(run) {
+  const clients = run.clientAccuracy, classes = run.classAccuracy;
+  if (!clients && !classes) return null;
+  const content = [], told = [];
+  const classNames = run.classes.map(name => ({ name }));
+  for (const [id, title, grid, names] of [["clients-heat", "Accuracy at each client, on its own samples", clients, clientNames(run)], ["classes-heat", "Accuracy on each class of the test set", classes, classNames]]) {
+    if (!grid) continue;
+    const ends = names.map((row, i) => ({ ...row, ...lastAndLost(rowOf(grid, i, run.rounds.length)) })).filter(row => row.last !== undefined);
+    const worst = ends.reduce((a, b) => (a === null || b.lost > a.lost ? b : a), null);
+    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : `client ${worst.name.replace(/\D+/g, "")}`} (${percent(worst.best)} at best, ${percent(worst.last)} now)`);
+    content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${percent(row.last)}`).join(", ")}`, run, grid, names, percent, true));
+  }
+  const say = (told.length ? `Most forgotten: ${told.join(" and ")}. ` : "Nobody lost more than 10 points. ") + "At the right: the last value, and ▼ the points lost since the best.";
+  return section("forgetting", "Who is being forgotten?", say, ...content);
+}
+
+function trustSection(run) {
+  const content = [];
+  const names = clientNames(run);
+  if (run.weights) content.push(make("h3", {}, "Share of the average"), heat("weights-heat", `Weight of each client's update in ${nameOf(run)}`, run, run.weights, names, percent, false));
+  if (run.scores) content.push(make("h3", {}, "Scores"), heat("scores-heat", `Score of each client in ${nameOf(run)}`, run, run.scores, names, number, false));
+  const suspects = run.happenings.filter(row => row.kind === "suspected" || row.kind === "refused");
+  if (suspects.length) content.push(make("h3", {}, "Suspected and refused"), happeningsTable("Who was suspected or refused, and why", suspects, run));
+  if (!content.length) return null;
+  return section("trust", "Whom the moderator believed", suspects.length ? "" : "Nobody was suspected and no update was refused.", ...content);
+}
+
+function happeningsTable(caption, rows, run) {
+  return table(caption, ["client", "what", "why", "rounds", "times"], rows.map(row => [
+    row.client === null ? "–" : `${row.client}${run.hostile.includes(row.client) ? " ☠" : ""}`, make("td", { class: `kind ${row.kind}` }, row.kind), row.why, row.rounds, row.count ? String(row.count) : "",
+  ]), ["", "", "wide", "", "n"]);
+}
+
+function costSection(run) {
+  const parts = Object.keys(run.seconds), colour = part => (PARTS[part] || [part, SPARE[parts.indexOf(part) % 3]])[1], word = part => (PARTS[part] || [part.replace("_", " ")])[0];
+  const totals = parts.map(part => sum(run.seconds[part])), whole = sum(totals);
+  const seen = parts.filter((_, i) => totals[i] > 0.002 * whole);
+  const bars = stack("seconds-plot", `Seconds of each round: ${parts.map((part, i) => `${word(part)} ${seconds(totals[i])}`).join(", ")}`, run, seen.map(part => ({ name: word(part), colour: css(colour(part)), values: run.seconds[part] })), seconds);
+  const traffic = ["up", "down"].map(way => ({ label: way === "up" ? "to the moderator" : "to the clients", colour: `var(--${way})`, dash: way === "up" ? "" : "6 4", points: run.rounds.map((round, i) => ({ round, value: run[way][i] })) }));
+  const tell = round => { const i = run.rounds.indexOf(round); return i < 0 ? "" : `Round ${round}\n↑ ${bytes(run.up[i])} to the moderator\n↓ ${bytes(run.down[i])} to the clients`; };
+  const legend = (items, mark) => make("ul", { class: "legend", "aria-hidden": "true" }, ...items.map(mark));
+  return section("cost", "What it cost", `${nameOf(run)}: ${seconds(whole)} in ${run.rounds.length} rounds; ${bytes(sum(run.up))} sent up, ${bytes(sum(run.down))} down.`,
+    make("h3", {}, "Seconds a round"), bars, legend(seen, part => make("li", {}, square(css(colour(part))), `${word(part)} ${seconds(sum(run.seconds[part]))}`)),
+    make("h3", {}, "Bytes a round"), lines("bytes-plot", `Bytes of each round: ${bytes(sum(run.up))} sent up and ${bytes(sum(run.down))} down in all`, traffic, { height: 150, format: bytes, zero: true, tell }));
+}
+
+function square(colour) {
+  const box = svg("svg", { width: 13, height: 13, class: "swatch" });
+  box.append(svg("rect", { width: 13, height: 13, rx: 2, fill: colour }));
+  return box;
+}
+
+// Bars of several parts on each other, one for each round; one path for each part keeps it quick.
+function stack(id, label, run, parts, format) {
+  const height = 150;
+  const { node, plot } = figure(id, label, height, round => {
+    const i = run.rounds.indexOf(round);
+    return i < 0 ? "" : `Round ${round}: ${format(sum(parts.map(part => part.values[i])))}\n` + parts.map(part => `${part.name}: ${format(part.values[i])}`).join("\n");
+  });
+  plot.prepend(svg("svg", { width: "100%", height, "aria-hidden": "true" }));
+  node.draw = () => {
+    const picture = plot.querySelector("svg"), x = scaleX(plot.clientWidth);
+    picture.replaceChildren();
+    const inside = run.rounds.map((round, i) => [round, i]).filter(([round]) => round >= x.low && round <= x.high);
+    const high = Math.max(1e-9, ...inside.map(([, i]) => sum(parts.map(part => part.values[i])))) * 1.04;
+    const y = value => 6 + (height - 32) * (1 - value / high);
+    for (const tick of niceTicks(0, high, 3)) {
+      picture.append(svg("line", { x1: left(), x2: plot.clientWidth - right(), y1: y(tick), y2: y(tick), stroke: css("--grid") }));
+      picture.append(svg("text", { x: left() - 8, y: y(tick) + 4, "text-anchor": "end" }, tick ? format(tick) : "0"));
+    }
+    const base = run.rounds.map(() => 0), wide = Math.max(1, Math.min(28, x.step - (x.step > 6 ? 2 : 0)));
+    for (const part of parts) {
+      let d = "";
+      for (const [round, i] of inside) {
+        d += `M${(x.of(round) - wide / 2).toFixed(1)},${y(base[i]).toFixed(1)}h${wide.toFixed(1)}V${y(base[i] + part.values[i]).toFixed(1)}h${(-wide).toFixed(1)}Z`;
+        base[i] += part.values[i];
+      }
+      picture.append(svg("path", { class: "bars", d, fill: part.colour }));
+    }
+    axisX(picture, x, height - 22, true);
+  };
+  return node;
+}
+
+function digestSection(run) {
+  if (!run.digests.length && !run.privacy && !run.guidance) return null;
+  const content = [];
+  if (run.digests.length) {
+    const rows = run.digests.map(d => [`client ${d.client}`, bytes(d.bytes), d.digests ?? "–", d.samples ?? "–", d.spd ?? "–", d.mode || "–", String(d.round), String((run.presence[d.client] || "").split("").filter(code => "dq".includes(code)).length)]);
+    content.push(table(`What lies with the moderator: ${run.digests.length} digests, ${bytes(sum(run.digests.map(d => d.bytes)))}`, ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
+  }
+  for (const line of run.privacy || []) content.push(make("p", { class: "say" }, line));
+  if (run.guidance) content.push(make("h3", {}, "Guidance: what P_G makes of digests"), make("div", { class: "pictures" }, ...run.guidance.map((source, i) => make("img", { src: source, alt: `guidance picture ${i + 1}` }))));
+  return section("digests", "What stands in", "", ...content);
+}
+
+function notesSection(run) {
+  const rows = run.happenings.filter(row => row.kind === "note" || row.kind === "absent");
+  return rows.length ? section("notes", "Notes", "", happeningsTable(`Notes of ${nameOf(run)}`, rows, run)) : null;
+}
+
+function tableSection(run) {
+  const list = methodsShown().map(label => [label, meanOf(shown().filter(one => one.label === label))]);
+  const rounds = unique(list.flatMap(([, points]) => points.map(p => p.round))).sort((a, b) => a - b);
+  const details = make("details", {}, make("summary", {}, "Accuracy round by round, as a table"));
+  details.addEventListener("toggle", () => {
+    if (!details.open || details.children.length > 1) return;
+    const maps = list.map(([, points]) => new Map(points.map(p => [p.round, p])));
+    details.append(table(`Test accuracy in % under ${view.scenario}`, ["round", ...list.map(([label]) => label), `away in ${nameOf(run)}`], rounds.map(round => [
+      String(round), ...maps.map(map => (map.has(round) ? (100 * map.get(round).mean).toFixed(1) : "–")), awayIn(run, round)]), ["", ...list.map(() => "n"), ""]));
+  });
+  const texts = value => (typeof value === "object" ? Object.entries(value).map(([key, inner]) => `${key}: ${inner}`).join(", ") : String(value));
+  const facts = make("details", {}, make("summary", {}, `The experiment and versions of ${nameOf(run)}`),
+    table("The experiment", ["key", "value"], Object.entries(run.experiment).map(([key, value]) => [key, texts(value)])),
+    ...run.environments.map((one, i) => table(i ? `Resumed with` : "Started with", ["what", "which"], Object.entries(one).filter(([key]) => key !== "pid").map(([key, value]) => [key, texts(value)]))));
+  return section("facts", "Everything else", "", details, facts);
+}
+
+function awayIn(run, round) {
+  const column = run.rounds.indexOf(round);
+  if (column < 0) return "";
+  return run.presence.flatMap((row, client) => ("adrq".includes(row[column]) ? [client] : [])).join(", ");
+}

@@ -1,0 +1,105 @@
+"""What a run's folder tells: read once, from disk, whether the run is over or still going on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+from holdfast.files import read_lines
+from holdfast.round import Record
+from holdfast.runs import History, Run
+from holdfast.tasks.named import DATA_SETS
+
+
+@dataclass(frozen=True)
+class Story:
+    """One run as its folder tells it."""
+
+    folder: Path
+    experiment: Experiment
+    records: Sequence[Record]
+    finished: bool
+    class_names: Sequence[str]
+    environments: Sequence[dict[str, Any]]  # one for each start or resume
+    digests: Sequence[dict[str, Any]]  # of each client the newest: bytes, digests, samples, mode ...
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """As `holdfast compare` prints it; None before the first test."""
+        history = History(self.experiment, self.records)
+        return history.final_accuracy if history.accuracy else None
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The folders of runs that are meant: each path is a run, or a folder of runs as `holdfast compare` leaves it."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if is_run(path):
+            found[path] = None
+            continue
+        inside = sorted(file.parent for file in path.glob("*/experiment.json")) if path.is_dir() else []
+        if not inside:
+            what = "holds no run" if path.is_dir() else "does not exist"
+            raise HoldfastError(
+                f"{path} {what}; name the folder of a run, or a folder of runs as `holdfast compare` leaves it."
+            )
+        found |= dict.fromkeys(inside)
+    return list(found)
+
+
+def is_run(path: Path) -> bool:
+    return (path / "experiment.json").is_file()
+
+
+def read_story(folder: Path) -> Story:
+    """Everything a report says of one run."""
+    run = Run.open(folder)
+    records = run.records()
+    return Story(
+        folder,
+        run.experiment,
+        records,
+        run.finished,
+        class_names(run, records),
+        read_lines(folder / "environment.jsonl"),
+        [digest_facts(path) for path in newest_digests(folder).values()],
+    )
+
+
+def class_names(run: Run, records: Sequence[Record]) -> list[str]:
+    """The names in the final model's file; before it is there those of a known task, or else numbers."""
+    if run.finished:
+        try:
+            with safetensors.safe_open(run.folder / "model.safetensors", framework="pt") as file:
+                return str((file.metadata() or {}).get("classes", "")).split("\n")
+        except (OSError, safetensors.SafetensorError):
+            raise HoldfastError(
+                f"{run.folder / 'model.safetensors'} is damaged; `holdfast resume {run.folder}` writes it again."
+            ) from None
+    count = next((len(record.class_accuracy) for record in records if record.class_accuracy is not None), 0)
+    known = DATA_SETS.get(run.experiment.task)
+    return list(known.class_names) if known else [str(number) for number in range(count)]
+
+
+def newest_digests(folder: Path) -> dict[int, Path]:
+    """The newest digest file of each client; files are called CLIENT-ROUND.safetensors."""
+    return {int(path.name.split("-")[0]): path for path in sorted((folder / "digests").glob("*-*.safetensors"))}
+
+
+def digest_facts(path: Path) -> dict[str, Any]:
+    """What a digest says of itself: how many, of how many samples, and how they are protected."""
+    client, since = (int(part) for part in path.stem.split("-"))
+    facts: dict[str, Any] = {"client": client, "round": since, "bytes": path.stat().st_size}
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            manifest = json.loads(file.get_tensor("manifest").tobytes()) if "manifest" in file.keys() else {}  # noqa: SIM118
+    except (OSError, ValueError, safetensors.SafetensorError):
+        return {**facts, "mode": "damaged"}
+    return facts | {key: manifest[key] for key in ("digests", "samples", "spd", "mode", "noise") if key in manifest}

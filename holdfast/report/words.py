@@ -1,0 +1,152 @@
+"""What happened, in words: the headline of a report, and the names of its lines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from holdfast.choices import Choice
+from holdfast.experiment import Experiment
+from holdfast.report.story import Story
+
+NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fednova": "FedNova",
+    "feddyn": "FedDyn",
+    "adabest": "AdaBest",
+    "scaffold": "SCAFFOLD",
+    "feddig": "FedDig",
+    "fedtest": "FedTest",
+}
+KEPT = 0.05  # a method that lost less than this of its best accuracy kept it
+SITUATION = ("scenario", "attack", "attackers")
+NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", "workers", "checkpoint_every", *SITUATION)
+
+
+def pretty(experiment: Experiment) -> str:
+    """A method's name as people write it.
+
+    >>> pretty(Experiment(absence=Choice("feddig"), algorithm=Choice("fedprox", argument="0.1")))
+    'FedProx:0.1 + FedDig'
+    """
+    parts = []
+    for key, usual in (("algorithm", ""), ("absence", "none"), ("trust", "auto")):
+        choice: Choice = getattr(experiment, key)
+        if choice.name != usual:
+            parts.append(NAMES.get(choice.name, choice.name) + str(choice)[len(choice.name) :])
+    return " + ".join(parts)
+
+
+def situation(experiment: Experiment) -> str:
+    """Who is away and who is hostile, as one name.
+
+    >>> situation(Experiment(clients=9, attack=Choice("signflip"), attackers=2))
+    'none, 2 x signflip'
+    """
+    if not experiment.attackers:
+        return str(experiment.scenario)
+    return f"{experiment.scenario}, {experiment.attackers} x {experiment.attack}"
+
+
+def labels(stories: Sequence[Story]) -> list[str]:
+    """A name for each run's line: its method, and whatever else sets it apart from the other runs."""
+    tables = [story.experiment.as_json() for story in stories]
+    differing = [
+        key for key in (tables[0] if tables else ()) if key not in NOT_A_DIFFERENCE and len(set_of(tables, key)) > 1
+    ]
+    names = []
+    for story in stories:
+        own = [f"{key}={plain(getattr(story.experiment, key))}" for key in differing]
+        names.append(" · ".join([pretty(story.experiment), *own]))
+    places = [(n, situation(s.experiment), s.experiment.seed) for n, s in zip(names, stories, strict=True)]
+    return [
+        f"{name} · {story.folder.name}" if places.count(place) > 1 else name
+        for name, story, place in zip(names, stories, places, strict=True)
+    ]
+
+
+def set_of(tables: Sequence[dict[str, object]], key: str) -> set[str]:
+    return {repr(table.get(key)) for table in tables}
+
+
+def plain(value: object) -> str:
+    return "none" if value is None else str(value).rsplit("/", 1)[-1]
+
+
+def headline(stories: Sequence[Story]) -> list[str]:
+    """One sentence for each scenario, the one in which the methods lie furthest apart first."""
+    names = labels(stories)
+    told: list[tuple[float, str]] = []
+    for scenario in dict.fromkeys(situation(story.experiment) for story in stories):
+        here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
+        tested = [(name, story) for name, story in here if story.final_accuracy is not None]
+        if not tested:
+            told.append((-1.0, f"No round has been tested yet under {scenario}."))
+            continue
+        told.append(sentence(tested))
+    return [text for _, text in sorted(told, key=lambda item: -item[0])]
+
+
+def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
+    """What a scenario did to the methods, and how far they lie apart."""
+    methods: dict[str, list[Story]] = {}
+    for name, story in here:
+        methods.setdefault(name, []).append(story)
+    final = {name: statistics.mean(s.final_accuracy or 0.0 for s in found) for name, found in methods.items()}
+    best, worst = max(final, key=lambda name: final[name]), min(final, key=lambda name: final[name])
+    when = circumstance([story for _, story in here])
+    verbs = {name: verb(methods[name], final[name]) for name in (best, worst)}
+    text = f"{best} {verbs[best]} {percent(final[best])} {when}"
+    if len(final) > 1:
+        second = f"{worst} {verbs[worst]}" if verbs[best] != verbs[worst] else worst
+        text += f"; {second} {percent(final[worst])}"
+    return final[best] - final[worst], text + "."
+
+
+def verb(stories: Sequence[Story], final: float) -> str:
+    """reached, kept or fell to: against the best accuracy on the way, where clients were away."""
+    peak = statistics.mean(max(r.accuracy for r in s.records if r.accuracy is not None) for s in stories)
+    if not any(record.absent or record.refused for story in stories for record in story.records):
+        return "reached"
+    return "kept" if peak - final <= KEPT else "fell to"
+
+
+def circumstance(stories: Sequence[Story]) -> str:
+    """Who was hostile and who was away, in half a sentence."""
+    experiment = stories[0].experiment
+    if not experiment.attackers:
+        return absence_in_words(stories)
+    hostile = f"with {experiment.attackers} of {experiment.clients} clients hostile ({experiment.attack})"
+    away = any(record.absent for story in stories for record in story.records)
+    return f"{hostile}, {absence_in_words(stories)}" if away else hostile
+
+
+def absence_in_words(stories: Sequence[Story]) -> str:
+    clients = max(story.experiment.clients for story in stories)
+    last = max(len(story.records[-1].absent) for story in stories)
+    most = max(len(record.absent) for story in stories for record in story.records)
+    hurt = max(len(record.refused) for story in stories for record in story.records)
+    if most == 0:
+        return "with everybody present" if hurt == 0 else f"with up to {hurt} of {clients} clients' updates refused"
+    ever = max(share_ever_back(story) for story in stories)
+    if last and not ever:
+        return f"when all {clients} clients left" if last == clients else f"when {last} of {clients} clients left"
+    return f"while up to {most} of {clients} clients were away"
+
+
+def share_ever_back(story: Story) -> float:
+    """The share of clients that were away and came back."""
+    back, before = set(), set[int]()
+    for record in story.records:
+        back |= before - set(record.absent)
+        before = set(record.absent)
+    return len(back) / story.experiment.clients
+
+
+def percent(value: float) -> str:
+    """
+    >>> percent(0.8214)
+    '82.1 %'
+    """
+    return f"{100 * value:.1f} %"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.client import JOBS
 from holdfast.core import Reply, State, Tensors, pack
+from holdfast.engines.embedded import without_script
 from holdfast.experiment import Experiment, from_table
 from holdfast.play import resume, run
 from holdfast.runs import History, Run
@@ -142,10 +143,11 @@ def go_on(folder: Path, wanted: Experiment) -> History:
 def child(target: Callable[..., None], *arguments: object) -> BaseProcess:
     """A process that starts quickly: forked from a server that has imported everything."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["holdfast.play", "torch._dynamo", "pytest"])
+    context.set_forkserver_preload(["holdfast.play", "torch._dynamo", "engine_helpers"])
     forkserver.ensure_running()
     process = context.Process(target=target, args=arguments)
-    process.start()
+    with without_script():
+        process.start()
     return process
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 
 from holdfast.encoders import ENCODERS, Encoder, guidance_producer, make_encoder
 from holdfast.encoders.mobilenet import MobileNetFeatures
+from holdfast.encoders.scattering import gabor_kernels, gabor_moduli
 from holdfast.encoders.shapes import BLOCK, draw_shapes
 from holdfast.errors import HoldfastError
 
@@ -148,6 +150,35 @@ def test_scattering_of_other_shapes_is_computed_once_and_bounded() -> None:
     assert (encoder.encode(images).double().norm(dim=1) <= 1).all()
 
 
+def test_scattering_of_large_images_is_that_of_their_averages() -> None:
+    small = draw_shapes(4, (1, 64, 64), seed=8).float() / 255
+    large = small.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    kernels = gabor_kernels()
+    torch.testing.assert_close(gabor_moduli(small, kernels), gabor_moduli(large, kernels))
+
+
+def test_gabor_filters_by_hand() -> None:
+    """A flat image gives nothing; stripes that change along x answer most to the filter whose wave runs along x."""
+    kernels = gabor_kernels()
+    assert float(kernels.sum((1, 2, 3)).abs().max()) < 1e-6
+    stripes = torch.cos(torch.arange(28) * 3 * math.pi / 4).expand(1, 1, 28, 28) / 2 + 0.5
+    moduli = gabor_moduli(stripes, kernels).view(25, 7, 7)[1:9, 3, 3]  # after the plain means: scale 0, 8 orientations
+    assert int(moduli.argmax()) == 0
+    upright = gabor_moduli(stripes.transpose(2, 3), kernels).view(25, 7, 7)[1:9, 3, 3]
+    assert int(upright.argmax()) == 4  # a quarter turn
+    # Cell (3, 3) is the mean over pixels 12 and 14 in both directions, every second one: the sum written out.
+    image = torch.rand(28, 28, generator=torch.Generator().manual_seed(0))
+    roots = []
+    for row in (12, 14):
+        for column in (12, 14):
+            patch = image[row - 4 : row + 5, column - 4 : column + 5]
+            even, odd = (float((kernels[number, 0] * patch).sum()) for number in (10, 11))  # orientation 5
+            roots.append((even**2 + odd**2 + 1e-6) ** 0.25)
+    found = gabor_moduli(image.view(1, 1, 28, 28), kernels).view(25, 7, 7)
+    assert float(found[1 + 5, 3, 3]) == pytest.approx(sum(roots) / 4, rel=1e-4)
+    assert float(found[0, 3, 3]) == pytest.approx(float(image[12:16, 12:16].mean()) / 2, rel=1e-5)
+
+
 def test_scattering_sees_shape_and_not_brightness() -> None:
     """Half as bright is nearly the same direction; another picture is not."""
     images = draw_shapes(40, GREY, seed=6).float() / 255
@@ -193,6 +224,8 @@ def test_guidance_has_the_images_shape_and_learns(features: tuple[int, ...], ima
     drawn = producer(inputs)
     shown = drawn.detach()
     assert torch.equal(drawn, same(inputs))
+    if len(features) == 3:
+        torch.testing.assert_close(drawn, producer(inputs.to(memory_format=torch.channels_last)))
     assert tuple(drawn.shape) == (3, *image)
     assert 0.0 <= float(shown.min()) < float(shown.max()) <= 1.0
     assert sum(isinstance(layer, nn.ConvTranspose2d) for layer in producer.modules()) == 3

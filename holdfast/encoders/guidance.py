@@ -34,7 +34,7 @@ class GuidanceProducer(nn.Module):
         self.layers = nn.Sequential(*layers[:-1], nn.Sigmoid())
 
     def forward(self, features: Tensor) -> Tensor:
-        picture: Tensor = self.layers(self.spread(features).view(-1, *self.start))
+        picture: Tensor = self.layers(self.spread(features).reshape(-1, *self.start))
         top = (picture.shape[2] - self.size[0]) // 2
         left = (picture.shape[3] - self.size[1]) // 2
         return picture[:, :, top : top + self.size[0], left : left + self.size[1]]

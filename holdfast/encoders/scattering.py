@@ -67,7 +67,7 @@ class Scattering:
                 f"got {self.directions}."
             )
         shipped = shipped_axes(shape) if self.directions <= SHIPPED_DIRECTIONS else None
-        axes = shipped or principal_axes((channels, height, width), self.directions)
+        axes = shipped or principal_axes((channels, *working_size(height, width)), self.directions)
         recipe = {
             "encoder": "scattering",
             "version": VERSION,
@@ -122,11 +122,9 @@ def gabor_kernels() -> Tensor:
 
 def gabor_moduli(images: Tensor, kernels: Tensor) -> Tensor:
     """The values s of float images (n, C, H, W), (n, C x 25 x 49); see the head of this file."""
-    if min(images.shape[2:]) > LONGEST:
-        shrink = LONGEST / min(images.shape[2:])
-        images = functional.interpolate(
-            images, [round(images.shape[2] * shrink), round(images.shape[3] * shrink)], mode="area"
-        )
+    size = working_size(images.shape[2], images.shape[3])
+    if size != tuple(images.shape[2:]):
+        images = functional.interpolate(images, size, mode="area")
     planes = opponent_colours(images)
     count, channels = planes.shape[:2]
     parts = [LOW_PASS * functional.adaptive_avg_pool2d(planes, GRID).flatten(1)]
@@ -141,6 +139,16 @@ def gabor_moduli(images: Tensor, kernels: Tensor) -> Tensor:
         if scale + 1 < SCALES:
             layer = functional.avg_pool2d(layer, 2)
     return torch.cat(parts, dim=1)
+
+
+def working_size(height: int, width: int) -> tuple[int, int]:
+    """The size at which images are filtered: their own, or with a shorter side of 64.
+
+    >>> working_size(28, 28), working_size(224, 448)
+    ((28, 28), (64, 128))
+    """
+    shrink = min(1.0, LONGEST / min(height, width))
+    return round(height * shrink), round(width * shrink)
 
 
 def opponent_colours(images: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
 
 UserConfig = dict[str, Any]
 
@@ -20,6 +21,7 @@ class InProcessGrid(Grid):
     """Nodes that answer when asked for their reply; every packet goes into Flower's bytes and back."""
 
     def __init__(self, app: ClientApp, nodes: Mapping[int, UserConfig], names: Mapping[int, str] | None = None) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower stamps each message with these
         self._app = app
         self.nodes = dict(nodes)
         self._names = dict(names or {})

@@ -1,0 +1,89 @@
+"""A site's own word on what may be asked of it, in a TOML file on its own disk; enforced there, before anything runs.
+
+experiments = ["3f5a..."]   # fingerprints of the experiments it takes part in; left out: any
+max_rounds = 50             # how often it trains for one experiment
+digest = true               # whether a digest of its data may leave the house
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from holdfast.errors import HoldfastError, nearest
+from holdfast.experiment import Experiment
+from holdfast.files import append_line, make_folder, read_lines, write_file
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """What a site allows."""
+
+    experiments: tuple[str, ...] | None = None
+    max_rounds: int | None = None
+    digest: bool = True
+
+
+KINDS: dict[str, type] = {"experiments": list, "max_rounds": int, "digest": bool}
+
+
+def read_site_policy(path: Path) -> SitePolicy:
+    """A policy from its file; an unknown key or a wrong value is an error, and then nothing runs."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise HoldfastError(
+            f"policy {path}: it cannot be read ({error}); this site does nothing until it can."
+        ) from None
+    for key, value in table.items():
+        if key not in KINDS:
+            raise HoldfastError(
+                f"policy {path}: {key!r} is not known; {nearest(key, [f.name for f in fields(SitePolicy)])}"
+            )
+        if type(value) is not KINDS[key]:
+            raise HoldfastError(f"policy {path}: {key} has the wrong type: {value!r}.")
+    if "experiments" in table:
+        if not all(isinstance(item, str) for item in table["experiments"]):
+            raise HoldfastError(f"policy {path}: experiments must be a list of fingerprints.")
+        table["experiments"] = tuple(table["experiments"])
+    return SitePolicy(**table)
+
+
+def fingerprint_of(experiment: Experiment) -> str:
+    """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
+    task = Path(experiment.task).name if experiment.task.endswith(".npz") else experiment.task
+    return replace(experiment, data=None, task=task).fingerprint
+
+
+def check_experiment(policy: SitePolicy, fingerprint: str) -> None:
+    if policy.experiments is not None and fingerprint not in policy.experiments:
+        raise HoldfastError(
+            f"the site's policy does not allow experiment {fingerprint[:12]}...; add its fingerprint to `experiments` "
+            "there if the site agrees to it."
+        )
+
+
+def count_training(policy: SitePolicy, folder: Path, round: int) -> None:
+    """Enter one more training in the site's own book, or refuse: the moderator's count is not taken for it."""
+    book = folder / "trainings.jsonl"
+    done = len(read_lines(book))
+    if policy.max_rounds is not None and done >= policy.max_rounds:
+        raise HoldfastError(f"the site's policy allows {policy.max_rounds} trainings for an experiment: all are used.")
+    make_folder(folder)
+    append_line(book, {"round": round})
+
+
+def draw_token(folder: Path) -> str:
+    """The token by which this site is known again; drawn once, kept on its disk."""
+    path = folder / "identity.json"
+    if not path.exists():
+        make_folder(folder)
+        write_file(path, json.dumps({"token": token_hex(32)}).encode())
+    token = json.loads(path.read_text()).get("token")
+    if not isinstance(token, str) or len(token) != 64:
+        raise HoldfastError(f"{path} is damaged; delete it if this site has never joined a run that still goes on.")
+    return token

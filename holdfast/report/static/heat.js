@@ -46,7 +46,7 @@ function nameRows(words, rows, size, width) {
   const every = size >= 12 ? 1 : Math.ceil(13 / size);
   rows.forEach((row, i) => {
     if (i % every) return;
-    const most = narrow() ? 9 : 14, name = row.name.length > most ? `${row.name.slice(0, most - 1)}…` : row.name;
+    const most = narrow() ? 8 : 14, name = row.name.length > most ? `${row.name.slice(0, most - 1)}…` : row.name;
     words.append(svg("text", { x: left() - 8, y: i * size + size / 2 + 3, "text-anchor": "end", class: row.bad ? "bad" : "" }, name));
     if (row.end) words.append(svg("text", { x: width - right() + 8, y: i * size + size / 2 + 3, class: row.warn ? "bad" : "strong" }, row.end));
   });

@@ -9,10 +9,11 @@ function section(id, title, say, ...content) {
 
 function table(caption, head, rows, kinds = []) {
   const cell = (value, i) => (value instanceof Node && value.tagName === "TD" ? value : i === 0 ? make("th", { scope: "row" }, value) : make("td", { class: kinds[i] || "" }, value));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    make("table", {}, make("caption", {}, caption),
-      make("thead", {}, make("tr", {}, ...head.map((text, i) => make("th", { scope: "col", class: kinds[i] || "" }, text)))),
-      make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map(cell))))));
+  return make("div", {}, make("p", { class: "caption" }, caption),
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      make("table", {},
+        make("thead", {}, make("tr", {}, ...head.map((text, i) => make("th", { scope: "col", class: kinds[i] || "" }, text)))),
+        make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map(cell)))))));
 }
 
 function accuracySection(run) {
@@ -93,7 +94,7 @@ function costSection(run) {
   const totals = parts.map(part => sum(run.seconds[part])), whole = sum(totals);
   const seen = parts.filter((_, i) => totals[i] > 0.002 * whole);
   const bars = stack("seconds-plot", `Seconds of each round: ${parts.map((part, i) => `${word(part)} ${seconds(totals[i])}`).join(", ")}`, run, seen.map(part => ({ name: word(part), colour: css(colour(part)), values: run.seconds[part] })), seconds);
-  const traffic = ["up", "down"].map(way => ({ label: way === "up" ? "to the moderator" : "to the clients", colour: `var(--${way})`, dash: way === "up" ? "" : "6 4", points: run.rounds.map((round, i) => ({ round, value: run[way][i] })) }));
+  const traffic = ["up", "down"].map(way => ({ label: way === "up" ? "sent up" : "sent down", colour: `var(--${way})`, dash: way === "up" ? "" : "6 4", points: run.rounds.map((round, i) => ({ round, value: run[way][i] })) }));
   const tell = round => { const i = run.rounds.indexOf(round); return i < 0 ? "" : `Round ${round}\n↑ ${bytes(run.up[i])} to the moderator\n↓ ${bytes(run.down[i])} to the clients`; };
   const legend = (items, mark) => make("ul", { class: "legend", "aria-hidden": "true" }, ...items.map(mark));
   return section("cost", "What it cost", `${nameOf(run)}: ${seconds(whole)} in ${run.rounds.length} rounds; ${bytes(sum(run.up))} sent up, ${bytes(sum(run.down))} down.`,
@@ -143,7 +144,7 @@ function digestSection(run) {
   if (!run.digests.length && !run.privacy && !run.guidance) return null;
   const content = [];
   if (run.digests.length) {
-    const rows = run.digests.map(d => [`client ${d.client}`, bytes(d.bytes), d.digests ?? "–", d.samples ?? "–", d.spd ?? "–", d.mode || "–", String(d.round), String((run.presence[d.client] || "").split("").filter(code => "dq".includes(code)).length)]);
+    const rows = run.digests.map(d => [String(d.client), bytes(d.bytes), d.digests ?? "–", d.samples ?? "–", d.spd ?? "–", d.mode || "–", String(d.round), String((run.presence[d.client] || "").split("").filter(code => "dq".includes(code)).length)]);
     content.push(table(`What lies with the moderator: ${run.digests.length} digests, ${bytes(sum(run.digests.map(d => d.bytes)))}`, ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
   }
   for (const line of run.privacy || []) content.push(make("p", { class: "say" }, line));

@@ -1,0 +1,122 @@
+"""The figure for a paper: accuracy over rounds, and under it who was there, one column for each scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import HoldfastError
+from holdfast.report.curves import COLOURS, DASHES
+from holdfast.report.payload import presence
+from holdfast.report.story import Story
+from holdfast.report.words import labels, situation
+
+KINDS = (".png", ".pdf", ".svg")
+# there, away, replaced by a digest, suspected, refused, refused and replaced
+GROUND = {"p": "#B4D4EA", "a": "#FFFFFF", "d": "#009E73", "s": "#E69F00", "r": "#C84E00", "q": "#C84E00"}
+WORDS = {
+    "p": "there",
+    "a": "away",
+    "d": "digest stands in",
+    "s": "suspected",
+    "r": "refused",
+    "q": "refused, digest stands in",
+}
+
+
+def save_figure(stories: Sequence[Story], path: Path) -> None:
+    """Save the figure; a shaded band is the deviation over seeds."""
+    if path.suffix.lower() not in KINDS:
+        raise HoldfastError(f"{path} must end in .png, .pdf or .svg, which says what kind of figure it is.")
+    if not any(story.final_accuracy is not None for story in stories):
+        raise HoldfastError("No round of these runs has been tested yet, so there is nothing to draw.")
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    scenarios = list(dict.fromkeys(situation(story.experiment) for story in stories))
+    names = labels(stories)
+    figure = Figure(figsize=(4.2 * len(scenarios) + 0.8, 4.6), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(scenarios), sharex="col", sharey="row", squeeze=False, height_ratios=(3, 1.1))
+    for column, scenario in enumerate(scenarios):
+        here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
+        draw_accuracy(panels[0][column], here, list(dict.fromkeys(names)))
+        panels[0][column].set_title(scenario, fontsize=10)
+        draw_presence(panels[1][column], *most_telling(here))
+    panels[0][0].set_ylabel("test accuracy, %")
+    panels[1][0].set_ylabel("client")
+    panels[0][0].legend(frameon=False, fontsize=8)
+    legend_of(figure, stories)
+    settings = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}  # text stays text
+    dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same runs, the same file
+    try:
+        with matplotlib.rc_context(settings):
+            figure.savefig(path, metadata=dates[path.suffix.lower()])
+    except OSError as error:
+        raise HoldfastError(f"Cannot write {path}: {error.strerror}.") from None
+
+
+def draw_accuracy(panel: Any, here: Sequence[tuple[str, Story]], methods: Sequence[str]) -> None:
+    for method in dict.fromkeys(name for name, _ in here):
+        number = methods.index(method)
+        rounds, mean, deviation = mean_curve([story for name, story in here if name == method])
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+        panel.plot(rounds, 100 * mean, dash, color=colour, label=method, linewidth=1.6)
+        low, high = 100 * (mean - deviation), 100 * (mean + deviation)
+        panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+    panel.grid(alpha=0.25)
+    panel.tick_params(labelbottom=False, labelleft=True)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
+def mean_curve(stories: Sequence[Story]) -> tuple[Any, Any, Any]:
+    """Rounds, mean and sample deviation of the accuracy; runs may have come to different rounds."""
+    found: dict[int, list[float]] = {}
+    for story in stories:
+        for record in story.records:
+            if record.accuracy is not None:
+                found.setdefault(record.round + 1, []).append(record.accuracy)
+    rounds = sorted(found)
+    mean = np.array([np.mean(found[round]) for round in rounds])
+    spread = np.array([np.std(found[round], ddof=1) if len(found[round]) > 1 else 0.0 for round in rounds])
+    return np.array(rounds), mean, spread
+
+
+def most_telling(here: Sequence[tuple[str, Story]]) -> tuple[str, Story]:
+    """The run in which most was done about absent clients."""
+    return max(here, key=lambda item: sum(len(r.stand_ins) + len(r.suspects) for r in item[1].records))
+
+
+def draw_presence(panel: Any, name: str, story: Story) -> None:
+    from matplotlib.colors import to_rgb
+
+    clients = range(story.experiment.clients)
+    codes = [[presence(record, client) for record in story.records] for client in clients]
+    picture = np.array([[to_rgb(GROUND[code]) for code in row] for row in codes])
+    last = len(story.records) + 0.5
+    if story.records:
+        panel.imshow(picture, aspect="auto", interpolation="nearest", extent=(0.5, last, len(clients) - 0.5, -0.5))
+    panel.set_xlabel(f"round ({name}, seed {story.experiment.seed})", fontsize=8)
+    panel.tick_params(labelleft=True)
+    panel.yaxis.get_major_locator().set_params(integer=True)
+
+
+def legend_of(figure: Any, stories: Sequence[Story]) -> None:
+    """Name the colours that occur."""
+    from matplotlib.patches import Patch
+
+    seen = {
+        presence(record, client)
+        for story in stories
+        for record in story.records
+        for client in range(story.experiment.clients)
+    }
+    patches = [
+        Patch(facecolor=GROUND[c], edgecolor="#999999", linewidth=0.5, label=w) for c, w in WORDS.items() if c in seen
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -15,6 +16,7 @@ from scipy import stats
 
 from holdfast.errors import HoldfastError
 from holdfast.privacy import mechanisms, noise
+from holdfast.privacy.accounting import compose
 from holdfast.privacy.calibration import discrete_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid, quantise
@@ -170,6 +172,11 @@ def test_claim_of_full_adds_up() -> None:
     assert claim.epsilon_features == pytest.approx(2.0, abs=1e-6)
     assert claim.epsilon_labels == pytest.approx(1.0, abs=1e-6)
     assert claim.epsilon_features == discrete_epsilon(claim.ratio, 1e-5, [(6, claim.scale)])
+    assert claim.epsilon_pure == claim.epsilon_labels  # the accountant sees the labels too
+    spent = compose([dataclasses.replace(claim, entropy=noise.SYSTEM)], 1e-5)
+    assert claim.epsilon_features + 0.3 < spent <= claim.epsilon_total + 1e-6
+    laplace = full(FEATURES, grid=Grid("l1", 1.0), delta=0.0).claim
+    assert laplace.epsilon_pure == pytest.approx(laplace.epsilon_features + laplace.epsilon_labels, rel=1e-9)
     assert Claim.from_json(claim.as_json()) == claim
     public = label_public(FEATURES).claim
     assert Claim.from_json(public.as_json()) == public

@@ -19,6 +19,7 @@ from holdfast.memory import Memory
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Loss, Metric, Samples
+from holdfast.trust.tester import MEASURES, held_out
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,20 @@ def evaluate_job(client: Client, message: Message) -> Reply:
     return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})
 
 
+def test_job(client: Client, message: Message) -> Reply:
+    """Test what other clients sent on one's own held-out samples (FedTest): {client: accuracy}."""
+    samples = held_out(client.validation, client.train, int(message.scalars["most"]))
+    measure = MEASURES[message.scalars["measure"]]
+    found = measure(client.model, samples, client.metric, message.tensors, message.scalars["clients"])
+    return Reply(client.id, {}, {"accuracies": found, "samples": len(samples)})
+
+
 GLOBAL_GENERATOR = threading.Lock()  # clients and stand-ins of one process take turns with it
-JOBS: dict[str, Callable[[Client, Message], Reply]] = {"train": train_job, "evaluate": evaluate_job}
+JOBS: dict[str, Callable[[Client, Message], Reply]] = {
+    "train": train_job,
+    "evaluate": evaluate_job,
+    "test": test_job,
+}
 
 
 def train(

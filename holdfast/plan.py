@@ -29,7 +29,7 @@ from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
 from holdfast.tasks.partitions import PARTITIONS, split
-from holdfast.trust import TRUSTS
+from holdfast.trust import TRUSTS, Trust
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,9 @@ def make_plan(experiment: Experiment) -> Plan:
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
         bench = replace(bench, producer=fast_layout(producer))
     method = choose_method(experiment, absence, bench)
+    if isinstance(method.trust, Trust):
+        root = partial(moderators_samples, experiment, task, prepare)
+        method = replace(method, trust=method.trust.ready(method, root))
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     attack = None if experiment.attack.name == "none" else choose(ATTACKS, experiment.attack, "attack")
@@ -176,6 +179,14 @@ def first_of_each_class(task: Task, samples: int) -> Tensor:
     if len(index) < samples:
         raise HoldfastError(f"samples: {task.name} has fewer than {each} training samples of some class.")
     return index
+
+
+def moderators_samples(
+    experiment: Experiment, task: Task, prepare: Callable[[Samples], Samples], count: int
+) -> Samples:
+    """Samples that the moderator holds itself, for the trust rules that need some: drawn from the training samples."""
+    order = torch.randperm(len(task.train), generator=rng(experiment.seed, -1, -1, "the moderator's samples"))
+    return prepare(task.train.take(order[:count]))
 
 
 def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:

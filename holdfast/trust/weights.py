@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.core import Federation, State, Tensors, Update
+from holdfast.tasks import Samples
+
+if TYPE_CHECKING:
+    from holdfast.round import Method
+
+Root = Callable[[int], Samples]  # so many samples that the moderator holds itself
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,14 @@ class Judgement:
 @dataclass(frozen=True)
 class Trust:
     """A rule that weighs updates. `updates` is never empty and sorted by client."""
+
+    run: Any = field(default=None, init=False, repr=False, compare=False)  # the run's Method, once ready
+
+    def ready(self, method: Method, root: Root) -> Self:
+        """This rule with what it needs of the run, or a sentence why it cannot work there."""
+        ready = copy.copy(self)
+        object.__setattr__(ready, "run", method)
+        return ready
 
     def begin(self, clients: int) -> Tensors:
         """The rule's memory before round 1."""

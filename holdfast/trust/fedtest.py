@@ -1,0 +1,136 @@
+"""FedTest: peers test each other's models, and good models get more weight (Ghaleb et al.). Line numbers: Algorithm 1.
+
+    line 5        all clients train
+    lines 6-9     clients send their models; K testers test each of them on their own held-out samples
+    lines 10-12   testers send the accuracies, and their own models last
+    line 13       score_i <- decay score_i + (1 - decay) mean over testers of accuracy_i      (the first time: the mean)
+    line 14       weight_i = score_i^p / sum_j score_j^p,   p = 4
+    line 16       other K testers for the next round
+
+The paper leaves open who tests the testers' models, which come last. Here the testers test each other's too, but never
+their own; with cross_test off a tester's model keeps its score of earlier rounds, or gets the mean of the others'.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.core import Federation, State, Tensors, Update
+from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
+from holdfast.trust.tester import test_tensors
+from holdfast.trust.weights import Judgement, Trust, judgement
+
+LEAST_POWER, MOST_POWER = 1.0, 16.0
+
+
+@dataclass(frozen=True)
+class FedTest(Trust):
+    """Peers test each model; weights are the scores to the power of four (as published: lying testers break it)."""
+
+    testers: int = 5  # K
+    power: float = 4.0  # p
+    adapt: bool = False  # raise p when the models get worse, lower it when they get better (section V.B)
+    decay: float = 0.5  # share of the old score
+    choice: Manner = "random"
+    cross_test: bool = True
+    most: int = 200  # samples that a tester tests on
+
+    def __post_init__(self) -> None:
+        if self.testers < 1 or self.most < 1:
+            raise ValueError(f"testers and most must be at least 1, got {self.testers} and {self.most}.")
+        if not 0 < self.power <= 64 or not 0 <= self.decay < 1:
+            raise ValueError(
+                f"power must be in (0, 64] and decay in [0, 1), got {self.power} and {self.decay}; as published: 4."
+            )
+
+    def begin(self, clients: int) -> Tensors:
+        return {
+            "scores": torch.zeros(clients, dtype=torch.float64),
+            "tested": torch.zeros(clients, dtype=torch.bool),
+            "testers": torch.zeros(clients, dtype=torch.bool),
+            "power": torch.tensor(self.power, dtype=torch.float64),
+            "performance": torch.tensor(-1.0, dtype=torch.float64),
+        }
+
+    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+        testers = self.choose(updates, state)  # line 16 of the round before, among those who are here
+        reports = self.ask(testers, updates, federation, state)  # lines 6-12
+        accuracy = mean_accuracies(reports.told, [update.client for update in updates])
+        memory = self.remember(accuracy, testers, state.trust)  # line 13
+        scores = scores_of(updates, memory)
+        masses = [score ** float(memory["power"]) for score in scores.values()]  # line 14
+        notes = list(reports.notes)
+        if not sum(masses) > 0:
+            masses = [1.0] * len(updates)
+            notes.append("no model has a score above zero, so all have the same weight in this round")
+        judged = judgement(updates, masses, memory)
+        return Judgement(
+            updates,
+            judged.weights,
+            judged.say,
+            memory,
+            scores=scores,
+            notes=notes,
+            bytes_up=reports.bytes_up,
+            bytes_down=reports.bytes_down,
+        )
+
+    def choose(self, updates: Sequence[Update], state: State) -> list[int]:
+        present = [update.client for update in updates if not update.synthetic]
+        before = state.trust["testers"].nonzero().flatten().tolist()
+        scores = state.trust["scores"].tolist()
+        return choose_testers(self.choice, self.testers, present, before, scores, self.run.seed, state.round)
+
+    def ask(self, testers: Sequence[int], updates: Sequence[Update], federation: Federation, state: State) -> Reports:
+        clients = [update.client for update in updates]
+        others = [client for client in clients if client not in testers]
+        tested = {t: [c for c in (clients if self.cross_test else others) if c != t] for t in testers}
+        testers = [tester for tester in testers if tested[tester]]
+        tensors = test_tensors(state.model, state.buffers, updates)
+        return ask_testers(federation, testers, tensors, tested, state.round, "accuracy", self.most)
+
+    def remember(self, accuracy: Mapping[int, float], testers: Sequence[int], memory: Tensors) -> Tensors:
+        """Line 13: the scores with this round's accuracies in them."""
+        scores, tested = memory["scores"].clone(), memory["tested"].clone()
+        for client, value in accuracy.items():
+            scores[client] = self.decay * scores[client] + (1 - self.decay) * value if tested[client] else value
+            tested[client] = True
+        chosen = torch.zeros_like(memory["testers"])
+        chosen[list(testers)] = True
+        power, performance = memory["power"], memory["performance"]
+        if accuracy:
+            now = torch.tensor(statistics.median(accuracy.values()), dtype=torch.float64)
+            power = self.adapted(float(power), float(now), float(performance)) if self.adapt else power
+            performance = now
+        return {"scores": scores, "tested": tested, "testers": chosen, "power": power, "performance": performance}
+
+    def adapted(self, power: float, now: float, before: float) -> torch.Tensor:
+        """p one higher after a round in which the median model got worse, half of one lower after one that went well.
+
+        >>> float(FedTest().adapted(4.0, now=0.5, before=0.6)), float(FedTest().adapted(4.0, now=0.6, before=0.5))
+        (5.0, 3.5)
+        """
+        power += 1.0 if now < before else -0.5
+        return torch.tensor(min(MOST_POWER, max(LEAST_POWER, power)), dtype=torch.float64)
+
+
+def mean_accuracies(told: Mapping[int, Mapping[int, float]], clients: Sequence[int]) -> dict[int, float]:
+    """The mean over testers of each client's accuracy; nothing of clients that nobody tested.
+
+    >>> mean_accuracies({1: {2: 0.5}, 3: {2: 0.75, 1: 0.25}}, [1, 2, 3])
+    {1: 0.25, 2: 0.625}
+    """
+    found = {c: [values[c] for values in told.values() if c in values] for c in clients}
+    return {client: statistics.fmean(values) for client, values in found.items() if values}
+
+
+def scores_of(updates: Sequence[Update], memory: Tensors) -> dict[int, float]:
+    """The score of each client that sent an update; of one never tested, the mean of those who were."""
+    clients = [update.client for update in updates]
+    known = [float(memory["scores"][c]) for c in clients if memory["tested"][c]]
+    usual = statistics.fmean(known) if known else 1.0
+    return {c: float(memory["scores"][c]) if memory["tested"][c] else usual for c in clients}

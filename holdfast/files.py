@@ -6,10 +6,14 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import safetensors.torch
+
+from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
 MANIFEST = "manifest.jsonl"
@@ -126,6 +130,29 @@ def drop_unfinished(folder: Path) -> None:
     for path in folder.rglob(".*.tmp"):
         with suppress(OSError):
             path.unlink()
+
+
+def save_tensors(tensors: Tensors, about: Mapping[str, str]) -> bytes:
+    """A safetensors file with metadata, the same bytes each time: the library itself writes metadata in any order.
+
+    >>> import torch
+    >>> read_metadata(save_tensors({"w": torch.ones(2)}, {"task": "mine", "round": "3"}))
+    {'round': '3', 'task': 'mine'}
+    """
+    data = safetensors.torch.save(tensors, dict(about))
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    head["__metadata__"] = dict(sorted(about.items()))
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def read_metadata(data: bytes) -> dict[str, str]:
+    """The metadata in the head of a safetensors file."""
+    length = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return metadata
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,25 +14,30 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
-import os
-import platform
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-import safetensors
 import safetensors.torch
-import torch
 
 from holdfast.core import State, Tensors, pack, unpack
+from holdfast.environment import environment
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
-from holdfast.files import Damaged, Store, append_line, drop_unfinished, make_folder, read_lines, write_file
+from holdfast.files import (
+    Damaged,
+    Store,
+    append_line,
+    drop_unfinished,
+    make_folder,
+    read_lines,
+    read_metadata,
+    save_tensors,
+    write_file,
+)
 from holdfast.round import Record
 
 SCHEMA = 1
@@ -134,8 +139,7 @@ class Run:
 
     def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str]) -> None:
         """Write the final model: weights and buffers under the names of its state_dict."""
-        data = safetensors.torch.save({**model, **buffers}, metadata=dict(about))
-        self._store.write("model.safetensors", data)
+        self._store.write("model.safetensors", save_tensors({**model, **buffers}, about))
 
     def close(self) -> None:
         if self._lock is not None:
@@ -176,7 +180,7 @@ class Run:
             "digests": json.dumps(digests),
         }
         groups = {group: getattr(state, group) for group in GROUPS}
-        self._store.write(f"checkpoints/{state.round:06d}.safetensors", safetensors.torch.save(pack(**groups), facts))
+        self._store.write(f"checkpoints/{state.round:06d}.safetensors", save_tensors(pack(**groups), facts))
         for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
             old.unlink()
 
@@ -243,13 +247,6 @@ def refuse_used(folder: Path) -> None:
         )
 
 
-def read_metadata(data: bytes) -> dict[str, str]:
-    """The metadata in the head of a safetensors file."""
-    length = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return metadata
-
-
 def record_to_json(record: Record) -> dict[str, Any]:
     return dataclasses.asdict(record)
 
@@ -261,24 +258,6 @@ def record_from_json(line: Mapping[str, Any]) -> Record:
         if values.get(key) is not None:
             values[key] = {int(client): value for client, value in values[key].items()}
     return Record(**values)
-
-
-def environment() -> dict[str, Any]:
-    """What may matter to the bits."""
-    packages = {}
-    for name in ("holdfast", "torch", "numpy", "safetensors", "flwr"):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "pid": os.getpid(),
-        "packages": packages,
-        "python": sys.version.split()[0],
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-    }
 
 
 @dataclass(frozen=True)

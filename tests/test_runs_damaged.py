@@ -190,13 +190,11 @@ def test_the_model_of_a_finished_run_is_written_again_when_lost(
 ) -> None:
     resume(stopped)
     path = stopped / "model.safetensors"
-    whole = safetensors.torch.load(path.read_bytes())
+    whole = path.read_bytes()
     damage(path)
     monkeypatch.setattr(Inline, "ask", lambda self, messages: pytest.fail("a finished run was played"))
     assert_same_run(resume(stopped), reference)
-    again = safetensors.torch.load(path.read_bytes())
-    assert again.keys() == whole.keys()
-    assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
+    assert path.read_bytes() == whole
 
 
 def test_the_final_model_holds_the_weights_of_the_last_state(stopped: Path, reference: History) -> None:

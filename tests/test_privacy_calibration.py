@@ -69,6 +69,15 @@ def test_the_two_bounds_in_the_proof(scale: float, k: int) -> None:
     assert math.log(ratio) <= k * k / (8 * scale**4) + 1e-12
 
 
+def test_grid_cost_by_hand() -> None:
+    """One coordinate, scale 10, ratio 1: a = 1/800, r^2 = 1 + 2 sqrt(60) + 120, b = (r + 1)^2/800."""
+    extra, factor, tail = calibration.grid_cost([(1, 10.0)], 1.0)
+    radius = math.sqrt(121 + 2 * math.sqrt(60))
+    assert extra == pytest.approx((1 + (radius + 1) ** 2) / 800, rel=1e-8)
+    assert factor == pytest.approx(math.exp(1 / 800))
+    assert tail == pytest.approx(math.exp(-60))
+
+
 def test_refusals() -> None:
     with pytest.raises(HoldfastError, match="finer grid"):
         calibration.grid_cost([(1, 3.9)], 1.0)

@@ -1,0 +1,85 @@
+"""Between updates with names and the rules' stacked vectors: stack, cut, shorten, merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from holdfast.algorithms.fednova import FedNova
+from holdfast.algorithms.scaffold import Scaffold
+from holdfast.core import Tensors, Update
+from holdfast.errors import HoldfastError
+from holdfast.trust.rows import Aggregate
+from holdfast.trust.weights import Judgement
+
+if TYPE_CHECKING:
+    from holdfast.round import Method
+
+
+def no_merging(rule: str, method: Method) -> None:
+    """Refuse an algorithm that needs each client's own update as it is."""
+    algorithm = method.algorithm
+    if isinstance(algorithm, FedNova | Scaffold):
+        steps = isinstance(algorithm, FedNova)
+        why = "weighs updates by their steps" if steps else "sends control variates beside them"
+        raise HoldfastError(
+            f"trust {rule!r} changes or merges updates, and {type(algorithm).__name__} {why}: take fedavg, fedprox, "
+            "feddyn or adabest, or a rule that only weighs, such as krum, multikrum, geomedian or fedtest."
+        )
+
+
+def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
+    """The named tensors as one vector."""
+    return torch.cat([tensors[name].flatten() for name in names])
+
+
+def unflat(vector: Tensor, like: Tensors) -> Tensors:
+    """A vector cut into tensors of these names and shapes.
+
+    >>> unflat(torch.tensor([1.0, 2.0, 3.0]), {"w": torch.zeros(1, 2), "b": torch.zeros(1)})
+    {'w': tensor([[1., 2.]]), 'b': tensor([3.])}
+    """
+    parts = vector.split([tensor.numel() for tensor in like.values()])
+    return {name: part.view(like[name].shape) for name, part in zip(like, parts, strict=True)}
+
+
+def stacked(updates: Sequence[Update]) -> Tensor:
+    """The updates as rows (n, d)."""
+    names = list(updates[0].delta)
+    return torch.stack([flat(update.delta, names) for update in updates])
+
+
+def shortened(update: Update, factor: float) -> Update:
+    """The update times a factor; as it is if that is one."""
+    if factor == 1.0:
+        return update
+    return replace(update, delta={name: tensor * factor for name, tensor in update.delta.items()})
+
+
+def middle_buffers(updates: Sequence[Update]) -> Tensors:
+    """Buffers (of normalisation layers) by the lower median of each value: nobody can pull it far."""
+    buffered = [update.buffers for update in updates if update.buffers]
+    return {name: torch.stack([b[name] for b in buffered]).median(0).values for name in (buffered or [{}])[0]}
+
+
+def judge_merged(updates: Sequence[Update], found: Aggregate, notes: Sequence[str] = ()) -> Judgement:
+    """One update in place of all, as often as there were updates: FedDyn counts them."""
+    steps = sorted(update.steps for update in updates)[len(updates) // 2]
+    delta = unflat(found.vector, updates[0].delta)
+    one = Update(-1, delta, sum(update.samples for update in updates), steps, middle_buffers(updates))
+    n, total = len(updates), float(found.weights.sum())
+    shares = (found.weights / total if total > 0 else found.weights).tolist()
+    say = {update.client: share for update, share in zip(updates, shares, strict=True)}
+    return Judgement([one] * n, [1 / n] * n, say, notes=notes)
+
+
+def judge_weighed(updates: Sequence[Update], masses: Sequence[float], notes: Sequence[str] = ()) -> Judgement:
+    """The updates as they are, with weights in proportion to the masses; those without weight count as not sent."""
+    total = sum(masses)
+    weights = [mass / total for mass in masses]
+    say = {update.client: weight for update, weight in zip(updates, weights, strict=True)}
+    return Judgement(updates, weights, say, notes=notes)

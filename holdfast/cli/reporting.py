@@ -30,3 +30,24 @@ def report(
         console.print(sentence, markup=False)
     written = [str(path) for path in (out, *figures) if path is not None]
     console.print(f"Written: [bold]{', '.join(written)}[/]")
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that is going on, or a folder of runs.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1 [default: a free one].", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Watch a run in the browser while it goes on; ends when the run does."""
+    from holdfast.errors import HoldfastError
+    from holdfast.report.watch import Folder, serve, wait_until_finished
+
+    console = Console(highlight=False, soft_wrap=True)
+    folder = Folder(run)
+    if not folder.runs():
+        raise HoldfastError(f"{run} holds no run yet; start one with `holdfast run FILE.toml --out {run}`.")
+    if folder.finished():
+        raise HoldfastError(f"{run} is finished; `holdfast report {run}` shows it.")
+    with serve(run, browser, port) as address:
+        console.print(f"Watching [bold]{run}[/] at {address} (Ctrl-C ends watching, not the run)")
+        wait_until_finished(run)
+    console.print(f"The run is finished; `holdfast report {run}` keeps the page.")

@@ -42,15 +42,17 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(scenarios) + 0.8, 4.6), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(scenarios), sharex="col", sharey="row", squeeze=False, height_ratios=(3, 1.1))
+    drawn: list[tuple[str, Story]] = []
     for column, scenario in enumerate(scenarios):
         here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
         draw_accuracy(panels[0][column], here, list(dict.fromkeys(names)))
         panels[0][column].set_title(scenario, fontsize=10)
-        draw_presence(panels[1][column], *most_telling(here))
+        drawn.append(most_telling(here))
+        draw_presence(panels[1][column], *drawn[-1])
     panels[0][0].set_ylabel("test accuracy, %")
     panels[1][0].set_ylabel("client")
     panels[0][0].legend(frameon=False, fontsize=8)
-    legend_of(figure, stories)
+    legend_of(figure, [story for _, story in drawn])
     settings = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}  # text stays text
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same runs, the same file
     try:

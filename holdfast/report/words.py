@@ -20,6 +20,7 @@ NAMES = {
     "fedtest": "FedTest",
 }
 KEPT = 0.05  # a method that lost less than this of its best accuracy kept it
+CLOSE = 0.005
 SITUATION = ("scenario", "attack", "attackers")
 NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", "workers", "checkpoint_every", *SITUATION)
 
@@ -98,7 +99,9 @@ def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
     when = circumstance([story for _, story in here])
     verbs = {name: verb(methods[name], final[name]) for name in (best, worst)}
     text = f"{best} {verbs[best]} {percent(final[best])} {when}"
-    if len(final) > 1:
+    if len(final) > 2 and final[best] - final[worst] < CLOSE:
+        text += f"; the other {len(final) - 1} methods lie within half a point"
+    elif len(final) > 1:
         second = f"{worst} {verbs[worst]}" if verbs[best] != verbs[worst] else worst
         text += f"; {second} {percent(final[worst])}"
     return final[best] - final[worst], text + "."

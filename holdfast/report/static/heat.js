@@ -8,12 +8,13 @@ function cividis(share) {
   return `rgb(${CIVIDIS[i].map((value, k) => Math.round(value + part * (CIVIDIS[i + 1][k] - value))).join(",")})`;
 }
 
+const TOP = 4; // room for the first name where rows are thin
 const rowHeight = count => (count <= 12 ? 20 : count <= 32 ? 14 : 9);
 
 // rows: [{name, bad, end, warn}]; paint(pen, row, column, x, y, width, height) draws one cell.
 function cells(id, label, run, rows, paint, tell) {
-  const size = rowHeight(rows.length), height = size * rows.length + 24;
-  const rowAt = y => Math.min(rows.length - 1, Math.max(0, Math.floor(y / size)));
+  const size = rowHeight(rows.length), height = TOP + size * rows.length + 24;
+  const rowAt = y => Math.min(rows.length - 1, Math.max(0, Math.floor((y - TOP) / size)));
   const { node, plot } = figure(id, label, height, (round, y) => {
     const column = run.rounds.indexOf(round);
     return column < 0 || round === null ? "" : tell(y === null ? null : rowAt(y), column);
@@ -33,11 +34,11 @@ function cells(id, label, run, rows, paint, tell) {
     run.rounds.forEach((round, column) => {
       if (round < x.low || round > x.high) return;
       const from = Math.round(x.of(round) - x.step / 2), to = Math.round(x.of(round) + x.step / 2);
-      rows.forEach((_, row) => paint(pen, row, column, from, row * size, Math.max(1, to - from - gapX), size - gapY));
+      rows.forEach((_, row) => paint(pen, row, column, from, TOP + row * size, Math.max(1, to - from - gapX), size - gapY));
     });
     words.replaceChildren();
     nameRows(words, rows, size, width);
-    axisX(words, x, size * rows.length, true);
+    axisX(words, x, TOP + size * rows.length, true);
   };
   return node;
 }
@@ -47,13 +48,21 @@ function nameRows(words, rows, size, width) {
   rows.forEach((row, i) => {
     if (i % every) return;
     const most = narrow() ? 8 : 14, name = row.name.length > most ? `${row.name.slice(0, most - 1)}…` : row.name;
-    words.append(svg("text", { x: left() - 8, y: i * size + size / 2 + 3, "text-anchor": "end", class: row.bad ? "bad" : "" }, name));
-    if (row.end) words.append(svg("text", { x: width - right() + 8, y: i * size + size / 2 + 3, class: row.warn ? "bad" : "strong" }, row.end));
+    words.append(svg("text", { x: left() - 8, y: TOP + i * size + size / 2 + 3, "text-anchor": "end", class: row.bad ? "bad" : "" }, name));
+    if (row.end) words.append(svg("text", { x: width - right() + 8, y: TOP + i * size + size / 2 + 3, class: row.warn ? "bad" : "strong" }, row.end));
   });
 }
 
+// Slanted lines; where a cell is too small for them, a pale ground.
 function hatch(pen, x, y, width, height, colour) {
   pen.save();
+  if (width < 8) {
+    pen.globalAlpha = 0.4;
+    pen.fillStyle = colour;
+    pen.fillRect(x, y, width, height);
+    pen.restore();
+    return;
+  }
   pen.beginPath();
   pen.rect(x, y, width, height);
   pen.clip();

@@ -90,6 +90,7 @@ function show(payload) {
 function listen() {
   const source = new EventSource("events");
   source.addEventListener("payload", event => show(JSON.parse(event.data)));
+  source.addEventListener("trouble", event => { document.getElementById("status").textContent = JSON.parse(event.data); });
   source.addEventListener("end", () => source.close());
   source.addEventListener("error", () => {
     const place = document.getElementById("status");

@@ -83,7 +83,12 @@ function trustSection(run) {
   return section("trust", "Whom the moderator believed", suspects.length ? "" : "Nobody was suspected and no update was refused.", ...content);
 }
 
-function happeningsTable(caption, rows, run) {
+// The first rows are seen at once, the rest on demand.
+function happeningsTable(caption, rows, run, most = 12) {
+  if (rows.length > most) {
+    const rest = make("details", {}, make("summary", {}, `${rows.length - most} more`), happeningsTable(`${caption}, continued`, rows.slice(most), run, Infinity));
+    return make("div", {}, happeningsTable(caption, rows.slice(0, most), run), rest);
+  }
   return table(caption, ["client", "what", "why", "rounds", "times"], rows.map(row => [
     row.client === null ? "–" : `${row.client}${run.hostile.includes(row.client) ? " ☠" : ""}`, make("td", { class: `kind ${row.kind}` }, row.kind), row.why, row.rounds, row.count ? String(row.count) : "",
   ]), ["", "", "wide", "", "n"]);

@@ -1,0 +1,157 @@
+"""The live page: a small server on this machine alone pushes each new round of a run to the browser."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.report.page import page
+from holdfast.report.payload import payload
+from holdfast.report.story import is_run, read_story
+
+LOOK = 0.3  # seconds between two looks at the folder
+BREATH = 10.0  # seconds after which an idle stream says that it is alive
+log = logging.getLogger(__name__)
+
+
+class Folder:
+    """A run, or a folder of runs, that others write: looked at until it is over, or whoever serves it stops."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stopped = threading.Event()
+        self.streams = 0
+
+    def runs(self) -> list[Path]:
+        if is_run(self.path):
+            return [self.path]
+        return sorted(file.parent for file in self.path.glob("*/experiment.json"))
+
+    def mark(self) -> tuple[object, ...]:
+        """Changes when there is something new to show."""
+        found: list[object] = []
+        for run in self.runs():
+            with suppress(FileNotFoundError):
+                found.append((run, (run / "model.safetensors").exists(), (run / "rounds.jsonl").stat().st_size))
+        return tuple(found)
+
+    def finished(self) -> bool:
+        """A run is over when its final model is there, a comparison when its results are."""
+        last = "model.safetensors" if is_run(self.path) else "results.json"
+        return (self.path / last).exists()
+
+    def payload(self) -> dict[str, Any]:
+        return {**payload([read_story(run) for run in self.runs()]), "live": True}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers two questions: the page, and what is new."""
+
+    def __init__(self, folder: Folder, *args: Any) -> None:
+        self.folder = folder
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        host, port = self.server.server_address[:2]
+        if self.headers.get("Host") not in (f"{host!s}:{port}", f"localhost:{port}"):
+            self.send_error(403, "Only for this machine")  # a stranger's page must not read a run through its own name
+        elif self.path == "/":
+            self._head("text/html; charset=utf-8")
+            self.wfile.write(page({"headline": [], "runs": []}, live=True).encode())
+        elif self.path == "/events":
+            self._head("text/event-stream")
+            self.folder.streams += 1
+            try:
+                with suppress(ConnectionError, TimeoutError):  # the browser's window was closed
+                    self._stream()
+            finally:
+                self.folder.streams -= 1
+        else:
+            self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+    def _head(self, kind: str) -> None:
+        self.send_response(200)
+        for name, value in (("Content-Type", kind), ("Cache-Control", "no-store"), ("X-Frame-Options", "DENY")):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _stream(self) -> None:
+        """Send everything again whenever there is news: a page that joins late, or again, needs no special case."""
+        seen: object = None
+        spoken = time.monotonic()
+        while True:
+            over = self.folder.stopped.is_set() or self.folder.finished()  # asked first: the last news is then sent too
+            mark = self.folder.mark()
+            if mark != seen:
+                self._send_news()
+                seen, spoken = mark, time.monotonic()
+            if over:
+                self._say("event: end\ndata: over\n\n")
+                return
+            if time.monotonic() - spoken > BREATH:
+                self._say(": still here\n\n")
+                spoken = time.monotonic()
+            self.folder.stopped.wait(LOOK)
+
+    def _send_news(self) -> None:
+        try:
+            text = json.dumps(self.folder.payload(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            self._say(f"event: payload\ndata: {text}\n\n")
+        except HoldfastError as error:
+            self._say(f"event: trouble\ndata: {json.dumps(str(error))}\n\n")
+
+    def _say(self, text: str) -> None:
+        self.wfile.write(text.encode())
+        self.wfile.flush()
+
+
+@contextmanager
+def serve(folder: Path | str, open_browser: bool = True, port: int = 0) -> Iterator[str]:
+    """Serve the live page of a run (which may not have begun yet) on 127.0.0.1, and give its address."""
+    watched = Folder(Path(folder))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, watched))
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "there is no such port"
+        raise HoldfastError(f"Cannot listen on 127.0.0.1, port {port}: {reason}; choose another --port.") from None
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}/"
+    try:
+        if open_browser and has_screen():
+            webbrowser.open(address)
+        yield address
+    finally:
+        watched.stopped.set()
+        until = time.monotonic() + 3.0  # open pages are told the end first
+        while watched.streams and time.monotonic() < until:
+            time.sleep(0.05)
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def has_screen() -> bool:
+    """Whether a browser can be opened; without a screen, a text browser would take the terminal."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def wait_until_finished(folder: Path) -> None:
+    watched = Folder(folder)
+    while not watched.finished():
+        time.sleep(LOOK)

@@ -15,6 +15,7 @@ researchers. A stand-in steps down as soon as its client answers; a client that 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.absence.following import follow_memories, last_act, memory_of, stood_in
 from holdfast.absence.nothing import NoStandIns, Nothing
 from holdfast.attacks import awake
-from holdfast.compact import Compact
+from holdfast.compact import Compact, bytes_of
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.errors import HoldfastError
@@ -39,6 +41,16 @@ if TYPE_CHECKING:
     from holdfast.round import Method
 
 
+COMPACT = {  # how a digest travels, by the bits of a feature
+    "32": Compact("float32"),
+    "16": Compact("float16"),
+    "8": Compact("int8", compress=True),
+    "6": Compact("int6", compress=True),
+    "4": Compact("int4", compress=True),
+}
+LONGEST_EXCUSE = 500  # bytes
+
+
 @dataclass(frozen=True)
 class FedDig(Nothing):
     """A missing client's digest stands in for it."""
@@ -50,7 +62,7 @@ class FedDig(Nothing):
     weights: Literal["balanced", "random"] = "balanced"
     epsilon: float | None = None  # the paper's nominal epsilon; none: only mixing
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
-    bits: Literal["32", "16", "8"] = "8"
+    bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; 8 and less are compressed as well
     server_epochs: int = 2
     settle: Literal["always", "when-absent"] = "always"
     ema: float = 0.0  # averaging of the server model over rounds; 0: none
@@ -64,6 +76,8 @@ class FedDig(Nothing):
             raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
         if self.epsilon is not None and self.epsilon <= 0:
             raise ValueError(f"epsilon must be positive, got {self.epsilon}; leave it out for no noise.")
+        if self.literal and not self.server_epochs:
+            raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
 
     # At a client ------------------------------------------------------------------------------------------------
 
@@ -75,20 +89,22 @@ class FedDig(Nothing):
         features, labels = samples.inputs[-1], samples.labels
         if client.attack is not None and awake(client.attack, round, "digest"):
             features, labels = client.attack.spoil(features, labels, client.about.classes, generator)
-        digest = make_digest(
-            features,
-            labels,
-            client.about.classes,
-            generator=generator,
-            spd=self.spd,
-            strategy=self.strategy,
-            weights=self.weights,
-            noise=None if self.epsilon is None else Laplace(self.epsilon, self.size),
-            task=client.about.task,
-            encoder=client.about.encoder,
-        )
-        kind: Literal["float32", "float16", "int8"] = {"32": "float32", "16": "float16", "8": "int8"}[self.bits]  # type: ignore[assignment]
-        return seal_digest(digest, Compact(kind))
+        try:
+            digest = make_digest(
+                features,
+                labels,
+                client.about.classes,
+                generator=generator,
+                spd=self.spd,
+                strategy=self.strategy,
+                weights=self.weights,
+                noise=None if self.epsilon is None else Laplace(self.epsilon, self.size),
+                task=client.about.task,
+                encoder=client.about.encoder,
+            )
+        except HoldfastError as error:  # too few samples, say: its update counts all the same
+            return {"none": torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)}
+        return seal_digest(digest, COMPACT[self.bits])
 
     # At the moderator -------------------------------------------------------------------------------------------
 
@@ -110,7 +126,7 @@ class FedDig(Nothing):
             if not sealed:
                 continue
             try:
-                open_for(method, sealed)
+                try_out(open_for(method, sealed), method)
                 digests[reply.client] = sealed
             except HoldfastError as error:
                 refused[reply.client] = str(error)
@@ -154,7 +170,7 @@ class FedDig(Nothing):
         self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
     ) -> State:
         """Lines 20-22, and the memories of the clients as the moderator follows them."""
-        absence = {**after.absence, **follow_memories(before, updates, method)}
+        absence = {**after.absence, **follow_memories(before, after, updates, method)}
         model = after.model
         if after.digests and self.server_epochs and (absent or self.settle == "always"):
             model, guidance = self.learn_from_digests(after, method)
@@ -224,8 +240,25 @@ class Guided(nn.Module):
 
 def open_for(method: Method, sealed: Tensors) -> Digest:
     """A digest that fits this run, or a sentence why it does not."""
+    if sealed.keys() == {"none"}:
+        excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+        raise HoldfastError(f"there is none ({excuse})")
     about = method.bench.about
     return open_digest(sealed, task=about.task, encoder=about.encoder, classes=about.classes)
+
+
+def try_out(digest: Digest, method: Method) -> None:
+    """Refuse features that the model cannot read: a stand-in or the server step would fail on them rounds later."""
+    bench = method.bench
+    # A copy without content: a stand-in may be at work with the real one.
+    model = copy.deepcopy(bench.model).to("meta")
+    whole = model if bench.producer is None else Guided(model, copy.deepcopy(bench.producer).to("meta"))
+    try:
+        fits = whole.eval()(digest.features[:1].to("meta")).shape == (1, digest.classes)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise HoldfastError(f"digest: the model cannot read features of shape {digest.feature_shape}; make it again.")
 
 
 def guidance_of(producer: nn.Module) -> Tensors:
@@ -238,37 +271,3 @@ def guide(producer: nn.Module, state: State, features: Tensor) -> Tensor:
     fill(producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
     producer.eval()
     return torch.cat([producer(part) for part in features.split(500)])
-
-
-# The moderator follows what each client remembers: algorithm.remember() is a function of what it sees anyway, so a
-# stand-in goes on where its client left off, and the client where its stand-in did.
-
-
-def memory_of(state: State, client: int) -> Tensors:
-    return unpack(state.absence, f"memory/{client}")
-
-
-def stood_in(state: State, client: int) -> int:
-    """The last round in which the client's stand-in acted."""
-    return int(state.absence["stood_in"][client])
-
-
-def last_act(state: State, client: int) -> int:
-    return max(stood_in(state, client), state.accepted.get(client, -1))
-
-
-def follow_memories(state: State, updates: Sequence[Update], method: Method) -> Tensors:
-    from holdfast.algorithms.fedavg import Work
-
-    acted = state.absence["stood_in"].clone()
-    followed: Tensors = {}
-    server = method.algorithm.broadcast(state.algorithm)
-    for update in updates:
-        if update.synthetic:
-            acted[update.client] = state.round
-        if method.algorithm.remembers:
-            last = last_act(state, update.client)
-            work = Work(state.round, update.steps, last, method.learning_in(state.round))
-            memory, _ = method.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
-            followed |= {f"memory/{update.client}/{name}": tensor for name, tensor in memory.items()}
-    return {"stood_in": acted, **followed}

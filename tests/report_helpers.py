@@ -45,7 +45,7 @@ def leaving(experiment: Experiment, before: float, after: float, stand_ins: bool
     """Everybody leaves at half of the rounds."""
     clients = range(experiment.clients)
     half = experiment.rounds // 2
-    away = {client: "away (sequential)" for client in clients}
+    away = dict.fromkeys(clients, "away (sequential)")
     return [
         judged(t, before)
         if t < half

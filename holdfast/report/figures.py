@@ -53,7 +53,7 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     panels[1][0].set_ylabel("client")
     panels[0][0].legend(frameon=False, fontsize=8)
     legend_of(figure, [story for _, story in drawn])
-    settings = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}  # text stays text
+    settings: Any = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "holdfast"}  # text stays text
     dates = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same runs, the same file
     try:
         with matplotlib.rc_context(settings):

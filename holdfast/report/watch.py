@@ -64,8 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        host, port = self.server.server_address[:2]
-        if self.headers.get("Host") not in (f"{host!s}:{port}", f"localhost:{port}"):
+        _, port = self.connection.getsockname()
+        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             self.send_error(403, "Only for this machine")  # a stranger's page must not read a run through its own name
         elif self.path == "/":
             self._head("text/html; charset=utf-8")

@@ -66,6 +66,8 @@ def resume(
 def compare(
     method: Annotated[str, typer.Option(help="algorithm[+absence][+trust], comma-separated.")] = "fedavg",
     scenario: Annotated[str, typer.Option(help="Who is away when, comma-separated.")] = "none,sequential",
+    attack: Annotated[str, typer.Option(help="What hostile clients do, comma-separated.")] = "none",
+    attackers: Annotated[int, typer.Option(help="How many clients are hostile, where an attack is named.")] = 0,
     seed: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
     file: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Take all other keys from here.")] = None,
     task: Annotated[str | None, typer.Option(help="See `holdfast tasks` [default: fashion-mini].")] = None,
@@ -77,12 +79,13 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for the runs [default: runs/compare-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
-    """Compare methods under scenarios: mean and deviation over seeds, a table, curves."""
-    from holdfast.cli.comparing import compare_methods
+    """Compare methods under scenarios and attacks: mean and deviation over seeds, a table, curves."""
+    from holdfast.cli.comparing import Conditions, compare_methods
 
     given = {"task": task, "data": data, "clients": clients, "partition": partition, "rounds": rounds}
     changes = [f"{key}={value}" for key, value in given.items() if value is not None]
-    compare_methods(method, scenario, seed, file, [*changes, *(set or [])], out, json)
+    conditions = Conditions(scenario, attack, attackers, seed)
+    compare_methods(method, conditions, file, [*changes, *(set or [])], out, json)
 
 
 @app.command(rich_help_panel=LOOK)

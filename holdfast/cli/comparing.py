@@ -1,4 +1,4 @@
-"""`holdfast compare`: methods x scenarios x seeds, each a run of its own, gone on with when --out names it again."""
+"""`holdfast compare`: methods x scenarios x attacks x seeds, each a run that --out goes on with if it is there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.running import Live, happenings, print_json, spark, summary
+from holdfast.cli.running import Live, happenings, print_json, spark, summary, suspicions
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_changes, from_table, load
 from holdfast.files import write_file
@@ -24,14 +25,24 @@ from holdfast.report.curves import save_curves
 from holdfast.runs import History, Run
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What every method is put through: comma-separated lists."""
+
+    scenarios: str = "none"
+    attacks: str = "none"
+    attackers: int = 0
+    seeds: str = "0"
+
+
 def compare_methods(
-    methods: str, scenarios: str, seeds: str, file: Path | None, changes: list[str], out: Path | None, as_json: bool
+    methods: str, conditions: Conditions, file: Path | None, changes: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Run every combination and show what came of it."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
     out = out or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-    experiments = combinations(methods, scenarios, seeds, file, changes)
-    for experiment in {(e.method, str(e.scenario)): e for e in experiments}.values():
+    experiments = combinations(methods, conditions, file, changes)
+    for experiment in {(e.method, condition(e)): e for e in experiments}.values():
         make_plan(experiment)  # what does not fit together is said before the first run, not after an hour
     histories: list[History] = []
     with Live(console, sum(e.rounds for e in experiments), every=experiments[0].rounds) as live:
@@ -48,27 +59,56 @@ def compare_methods(
         print_json({"rows": rows})
         return
     for history in histories:
-        for line in happenings(history.records):
-            console.print(f"[yellow]note[/] {history.experiment.method}, {history.experiment.scenario}: {line}")
+        for line in [*happenings(history.records), *suspicions(history.records)]:
+            console.print(f"[yellow]note[/] {history.experiment.method}, {condition(history.experiment)}: {line}")
     console.print(table(histories))
     console.print(f"Runs, results.json and curves.png are in [bold]{out}[/]")
 
 
-def combinations(
-    methods: str, scenarios: str, seeds: str, file: Path | None, changes: Sequence[str]
-) -> list[Experiment]:
+def combinations(methods: str, conditions: Conditions, file: Path | None, changes: Sequence[str]) -> list[Experiment]:
     base = (load(file, changes) if file else from_changes(changes)).as_json()
+    attacks = split_choices(conditions.attacks)
+    if conditions.attackers and attacks == ["none"]:
+        raise HoldfastError("--attackers says how many clients are hostile; --attack must say what they do.")
+    hostile: dict[str, object] = {} if attacks == ["none"] else {"attackers": conditions.attackers}
     experiments = []
-    for scenario, method, seed in product(scenarios.split(","), methods.split(","), seeds.split(",")):
-        chosen = parse_method(method.strip())
-        experiments.append(from_table({**base, **chosen, "scenario": scenario.strip(), "seed": seed.strip()}))
+    for scenario, attack, method, seed in product(
+        split_choices(conditions.scenarios), attacks, split_choices(methods), conditions.seeds.split(",")
+    ):
+        chosen = {**parse_method(method), "scenario": scenario, "seed": seed.strip()}
+        if hostile:
+            chosen |= {"attack": attack, "attackers": 0 if attack == "none" else conditions.attackers}
+        experiments.append(from_table({**base, **chosen}))
     return experiments
+
+
+def split_choices(text: str) -> list[str]:
+    """Comma-separated choices; a comma before option=value still belongs to the choice before it.
+
+    >>> split_choices("none, labelflip,colluder:margin=0.2,update=signflip,signflip:1")
+    ['none', 'labelflip', 'colluder:margin=0.2,update=signflip', 'signflip:1']
+    """
+    found: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        if found and "=" in part.split(":")[0]:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def condition(experiment: Experiment) -> str:
+    """The scenario and the attack as one heading; of an attack under which nobody is away, the attack alone."""
+    if experiment.attack.name == "none":
+        return str(experiment.scenario)
+    hostile = f"{experiment.attack} x{experiment.attackers}"
+    return hostile if experiment.scenario.name == "none" else f"{experiment.scenario}, {hostile}"
 
 
 def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     """One run in its own folder; one that is there already is gone on with."""
-    label = f"{experiment.method} · {experiment.scenario} · seed {experiment.seed}"
-    name = "-".join([experiment.method, str(experiment.scenario), str(experiment.seed)])
+    label = f"{experiment.method} · {condition(experiment)} · seed {experiment.seed}"
+    name = "-".join([experiment.method, condition(experiment), str(experiment.seed)])
     folder = out / "".join(c if c.isalnum() or c in "+-._=" else "_" for c in name)
     live.begin(label)
     if not (folder / "experiment.json").exists():
@@ -82,25 +122,25 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
 
 
 def table(histories: Sequence[History]) -> Table:
-    """Methods x scenarios: mean and deviation of the final accuracy over seeds, the best of each column in bold."""
+    """Methods x conditions: mean and deviation of the final accuracy over seeds, the best of each column in bold."""
     cells: dict[str, dict[str, list[History]]] = {}
     for history in histories:
-        by_scenario = cells.setdefault(history.experiment.method, {})
-        by_scenario.setdefault(str(history.experiment.scenario), []).append(history)
-    scenarios = list(dict.fromkeys(str(history.experiment.scenario) for history in histories))
+        by_condition = cells.setdefault(history.experiment.method, {})
+        by_condition.setdefault(condition(history.experiment), []).append(history)
+    conditions = list(dict.fromkeys(condition(history.experiment) for history in histories))
     means = {(m, s): mean(found) for m, row in cells.items() for s, found in row.items()}
-    best = {s: max(value for (_, scenario), value in means.items() if scenario == s) for s in scenarios}
+    best = {s: max(value for (_, other), value in means.items() if other == s) for s in conditions}
     seeds = len({history.experiment.seed for history in histories})
     view = Table(title=f"Test accuracy in %, mean over {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
     view.add_column("method")
-    for scenario in scenarios:
-        view.add_column(scenario, justify="right")
+    for name in conditions:
+        view.add_column(name, justify="right")
     view.add_column("seconds a run", justify="right")
-    view.add_column(f"accuracy by round, {scenarios[-1]}")
+    view.add_column(f"accuracy by round, {conditions[-1]}")
     for method, row in cells.items():
-        texts = [cell(row[s], means[method, s] == best[s]) for s in scenarios]
+        texts = [cell(row[s], means[method, s] == best[s]) for s in conditions]
         seconds = statistics.mean(history.seconds for found in row.values() for history in found)
-        view.add_row(method, *texts, f"{seconds:.0f}", spark(row[scenarios[-1]][0].accuracy))
+        view.add_row(method, *texts, f"{seconds:.0f}", spark(row[conditions[-1]][0].accuracy))
     return view
 
 

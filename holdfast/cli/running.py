@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from holdfast.attacks.adversary import choose_hostile
 from holdfast.experiment import Experiment, load
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
@@ -46,7 +47,7 @@ def show(
     if as_json:
         print_json({**summary(history), "folder": str(out)})
         return
-    for line in happenings(history.records):
+    for line in [*happenings(history.records), *suspicions(history.records)]:
         console.print(f"[yellow]note[/] {line}")
     console.print(
         f"[bold]{experiment.method}[/] under {experiment.scenario}: accuracy [bold]{history.final_accuracy:.1%}[/]"
@@ -62,12 +63,56 @@ def summary(history: History) -> dict[str, object]:
         "method": experiment.method,
         "scenario": str(experiment.scenario),
         "seed": experiment.seed,
+        "attack": str(experiment.attack),
+        "attackers": experiment.attackers,
+        "attacker_weight": attacker_weight(history),
+        "suspects": sorted(suspected(history.records)),
         "final_accuracy": history.final_accuracy,
         "accuracy": history.accuracy,
         "seconds": history.seconds,
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
     }
+
+
+def attacker_weight(history: History) -> float | None:
+    """The mean share of the weight that hostile clients kept over the last half of the rounds."""
+    experiment = history.experiment
+    if not experiment.attackers:
+        return None
+    hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
+    last = [record for record in history.records[len(history.records) // 2 :] if record.weights]
+    kept = [sum(record.weights.get(client, 0.0) for client in hostile) for record in last]
+    return sum(kept) / len(kept) if kept else None
+
+
+def suspected(records: Sequence[Record]) -> dict[int, list[int]]:
+    """The clients that were suspected when last heard of, each with all the rounds in which it was."""
+    rounds: dict[int, list[int]] = {}
+    for record in records:
+        for client in record.suspects:
+            rounds.setdefault(client, []).append(record.round)
+    last = {client: record.round for record in records for client in record.weights}
+    return {client: found for client, found in rounds.items() if found[-1] >= last.get(client, -1)}
+
+
+def suspicions(records: Sequence[Record]) -> list[str]:
+    """Who is suspected at the end, of what, and since when; who was refused, and how often."""
+    refused: dict[int, int] = {}
+    for record in records:
+        for client in record.refused:
+            refused[client] = refused.get(client, 0) + 1
+    found = suspected(records)
+    lines = []
+    for client in sorted({*refused, *found}):
+        parts = []
+        if client in refused:
+            parts.append(f"refused {refused[client]} time{'s' if refused[client] > 1 else ''}")
+        if client in found:
+            reason = next(record.suspects[client] for record in reversed(records) if client in record.suspects)
+            parts.append(f"suspected since round {found[client][0]}: {reason}")
+        lines.append(f"client {client}: {', '.join(parts)}")
+    return lines
 
 
 def print_json(value: object) -> None:

@@ -1,0 +1,81 @@
+"""`holdfast compare --attack`: the methods x attacks table, its rows, and who is suspected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.attacks.adversary import choose_hostile
+from holdfast.cli import app
+from holdfast.cli.comparing import Conditions, combinations, condition, split_choices
+from holdfast.cli.running import attacker_weight, suspected, suspicions
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+from holdfast.round import Record
+from holdfast.runs import History
+
+SMALL = ["task=fashion-mini", "clients=4", "samples=200", "model=linear", "rounds=2", "workers=0"]
+
+
+def record(round: int, weights: dict[int, float], suspects: dict[int, str], refused: dict[int, str]) -> Record:
+    return Record(round, {}, refused, [], weights, {}, suspects, None, 0, 0, {})
+
+
+RECORDS = [
+    record(0, {0: 0.5, 1: 0.5}, {1: "odd"}, {2: "NaN"}),
+    record(1, {0: 0.5, 1: 0.3, 2: 0.2}, {1: "harms", 2: "odd"}, {}),
+    record(2, {0: 0.8, 1: 0.2}, {1: "harms more"}, {2: "NaN"}),
+    record(3, {0: 0.9, 1: 0.1, 2: 0.0}, {1: "harms most"}, {}),
+]
+
+
+def test_who_is_suspected_at_the_end_and_since_when() -> None:
+    assert suspected(RECORDS) == {1: [0, 1, 2, 3]}  # client 2 was heard again without suspicion
+    assert suspicions(RECORDS) == ["client 1: suspected since round 0: harms most", "client 2: refused 2 times"]
+    assert suspicions(RECORDS[:1]) == ["client 1: suspected since round 0: odd", "client 2: refused 1 time"]
+
+
+def test_attacker_weight_is_the_mean_share_over_the_last_half() -> None:
+    experiment = Experiment(clients=3, attack="random", attackers=1)
+    hostile = choose_hostile(3, 1, 0)[0]
+    last = [r.weights.get(hostile, 0.0) for r in RECORDS[2:]]
+    assert attacker_weight(History(experiment, RECORDS)) == pytest.approx(sum(last) / 2)
+    assert attacker_weight(History(Experiment(clients=3), RECORDS)) is None
+
+
+def test_conditions_are_scenarios_times_attacks_times_methods_times_seeds() -> None:
+    found = combinations(
+        "fedavg,krum", Conditions("none,forever", "none,signflip:2", 1, "3,4"), None, ["clients=5", "rounds=3"]
+    )
+    assert len(found) == 16
+    assert [condition(e) for e in found[::4]] == ["none", "signflip:2 x1", "forever", "forever, signflip:2 x1"]
+    assert {e.attackers for e in found if e.attack.name == "none"} == {0}
+    kept = combinations("fedavg", Conditions(), None, ["attack=random", "attackers=2"])
+    assert (kept[0].attack.name, kept[0].attackers) == ("random", 2)
+    with pytest.raises(HoldfastError, match="--attack must say"):
+        combinations("fedavg", Conditions(attackers=2), None, [])
+    with pytest.raises(HoldfastError, match="go together"):
+        combinations("fedavg", Conditions(attacks="random"), None, [])
+    assert split_choices("a,b:x=1,y=2,c") == ["a", "b:x=1,y=2", "c"]
+
+
+def test_compare_prints_a_row_for_each_method_and_attack(tmp_path: Path) -> None:
+    changes = [word for key in SMALL for word in ("--set", key)]
+    arguments = ["compare", "--method", "fedavg,median", "--scenario", "none", "--attack", "none,malformed"]
+    result = CliRunner().invoke(app, [*arguments, "--attackers", "1", *changes, "--out", str(tmp_path / "c"), "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert [(r["method"], r["attack"], r["attackers"]) for r in rows] == [
+        ("fedavg", "none", 0),
+        ("fedavg+median", "none", 0),
+        ("fedavg", "malformed", 1),
+        ("fedavg+median", "malformed", 1),
+    ]
+    assert [r["attacker_weight"] for r in rows] == [None, None, 0.0, 0.0]
+    assert all(r["suspects"] == [] for r in rows)
+    shown = CliRunner().invoke(app, [*arguments, "--attackers", "1", *changes, "--out", str(tmp_path / "c")])
+    hostile = choose_hostile(4, 1, 0)[0]
+    assert f"client {hostile}: refused 2 times" in shown.output

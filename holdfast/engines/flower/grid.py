@@ -173,8 +173,11 @@ class GridFederation:
             if self._sites.knows(node):
                 continue
             try:
-                said = decode(packet.content, 1 << 16).scalars
-                self._sites.claim(node, str(said.get("site")), str(said.get("token")))
+                said = decode(packet.content, 1 << 16)
+                if said.error:
+                    self._sites.refused[node] = said.error.rstrip(".")
+                else:
+                    self._sites.claim(node, str(said.scalars.get("site")), str(said.scalars.get("token")))
             except HoldfastError as error:
                 self._sites.refused[node] = f"its greeting is not one: {error}"
             if node in self._sites.refused:

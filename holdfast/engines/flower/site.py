@@ -67,9 +67,13 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
             return Letter(asked.client, asked.round, asked.job, error=reason or type(error).__name__)
 
     def hello(packet: Packet, context: Context) -> Packet:
-        site = Site(experiment, context.node_config)
-        scalars = {"site": site.name, "token": draw_token(site.folder)}
-        return Packet(encode(Letter(-1, -1, "hello", scalars=scalars)), reply_to=packet)
+        try:
+            site = Site(experiment, context.node_config)
+            check_experiment(site.policy, site.fingerprint)
+            said = Letter(-1, -1, "hello", scalars={"site": site.name, "token": draw_token(site.folder)})
+        except HoldfastError as error:
+            said = Letter(-1, -1, "hello", error=str(error))
+        return Packet(encode(said), reply_to=packet)
 
     for register in (app.train("job"), app.evaluate("job"), app.query("job")):
         register(answer)

@@ -1,0 +1,219 @@
+"""A SuperLink and SuperNodes on loopback, for trying out: started, and taken down with everything they started.
+
+FOLDER/flower/      what Flower keeps: its configuration, its logs, keys unless insecure
+FOLDER/sites/       one folder for each site: what it remembers
+FOLDER/run/         the run, as always
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.engines.flower.app import toml, value_toml
+from holdfast.engines.flower.keys import make_keys
+from holdfast.errors import HoldfastError
+from holdfast.files import make_folder
+
+NAME = "up"  # of the connection in Flower's configuration
+START = 120.0  # seconds a loaded machine may take to start a SuperLink
+GRACE = 5.0  # seconds for processes to end when asked to
+
+
+@dataclass
+class Local:
+    """The processes of one try, each the head of a process group of its own."""
+
+    folder: Path
+    secure: bool = True
+    port: int = 0
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "flower"
+
+    @property
+    def keys(self) -> Path:
+        return self.home / "keys"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every process: its own Flower home, Flower's commands on the path, no telemetry."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {
+            **os.environ,
+            "PATH": path,
+            "FLWR_HOME": str(self.home / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start_link(self) -> None:
+        """Start the SuperLink and wait until it listens."""
+        self.port = self.port or free_port()
+        make_folder(self.home / "home")
+        security = ["--insecure"]
+        connection: dict[str, Any] = {"address": f"127.0.0.1:{self.port}", "insecure": True}
+        if self.secure:
+            security = ["--ssl-ca-certfile", str(self.keys / "ca.crt"), "--ssl-certfile", str(self.keys / "server.crt")]
+            security += ["--ssl-keyfile", str(self.keys / "server.key"), "--enable-supernode-auth"]
+            connection = {"address": f"127.0.0.1:{self.port}", "root-certificates": str(self.keys / "ca.crt")}
+        config = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{toml(connection)}\n'
+        (self.home / "home" / "config.toml").write_text(config)
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--database", str(self.home / "state.db"), "--disable-runtime-dependency-installation", *security]
+        self._start("superlink", command)
+        wait_for(lambda: listens(self.port), "the SuperLink listens", START, self.processes["superlink"])
+
+    def register(self, site: str) -> None:
+        """Let the site's key in, under the site's name."""
+        self.flwr("supernode", "register", str(self.keys / f"{site}.pub"), NAME, "--name", site)
+
+    def start_node(self, site: str, key: Path | None = None, config: Mapping[str, Any] | None = None) -> None:
+        """Start a SuperNode for a site, with the site's folder of its own."""
+        own = self.folder / "sites" / site
+        make_folder(own)
+        words = {"site": site, "folder": str(own.resolve()), **(config or {})}
+        security = ["--insecure"]
+        if self.secure:
+            security = ["--root-certificates", str(self.keys / "ca.crt")]
+            security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+        command += ["--node-config", pairs(words), *security]
+        self._start(site, command)
+
+    def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
+        """Begin a run of an app; the process that is returned follows its log and ends with it."""
+        command = ["flwr", "run", str(app.resolve()), NAME, "--stream"]
+        if settings:
+            command += ["--run-config", pairs(settings)]
+        return self._start("moderator", command)
+
+    def flwr(self, *arguments: str) -> str:
+        """One of Flower's own commands."""
+        done = subprocess.run(
+            [self._command("flwr"), *arguments], env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise HoldfastError(f"`flwr {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()[-600:]}")
+        return done.stdout
+
+    def log(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a process and all that it started."""
+        process = self.processes[name]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if number == signal.SIGKILL:
+            process.wait()
+
+    def close(self) -> None:
+        """Take everything down: ask, wait a little, then insist."""
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGCONT)
+                os.killpg(process.pid, signal.SIGTERM)
+        patience = time.monotonic() + GRACE
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, patience - time.monotonic()))
+        for process in self.processes.values():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what outlived the head of its group
+            process.wait()
+        self.processes.clear()
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        make_folder(self.home)
+        with open(self.log(name), "ab") as file:
+            process = subprocess.Popen(
+                [self._command(command[0]), *command[1:]],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        self.processes[name] = process
+        return process
+
+    def _command(self, name: str) -> str:
+        found = shutil.which(name, path=self.environment["PATH"])
+        if found is None:
+            raise HoldfastError(f"{name} is not installed; pip install 'holdfast[flower]'.")
+        return found
+
+
+@contextmanager
+def local(folder: Path, sites: list[str], secure: bool = True) -> Iterator[Local]:
+    """A SuperLink with a SuperNode for each site, taken down at the end whatever happens."""
+    here = Local(folder.resolve(), secure)
+    try:
+        if secure and not here.keys.exists():
+            make_keys(here.keys, sites)
+        here.start_link()
+        for site in sites:
+            if secure:
+                here.register(site)
+            here.start_node(site)
+        yield here
+    finally:
+        here.close()
+
+
+def pairs(table: Mapping[str, Any]) -> str:
+    """A table as Flower's command line reads it.
+
+    >>> pairs({"site": "north", "partition-id": 0})
+    'site="north" partition-id=0'
+    """
+    return " ".join(f"{key}={value_toml(value)}" for key, value in table.items())
+
+
+def end_with_parent() -> None:
+    """In a new process: be killed when the process that started it is, so that nothing is left behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(
+    condition: Callable[[], object], what: str, seconds: float, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Wait until something is so; not in time, or with its process ended, is an error."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise HoldfastError(f"Waited until {what}, but its process ended with code {process.returncode}.")
+        if time.monotonic() > end:
+            raise HoldfastError(f"Waited {seconds:.0f} s in vain until {what}.")
+        time.sleep(0.1)

@@ -29,6 +29,7 @@ class About:
     task: str = ""
     classes: int = 0
     encoder: str = ""  # fingerprint; empty: no features
+    feature_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ def make_plan(experiment: Experiment) -> Plan:
         task = replace(task, train=task.train.take(first_of_each_class(task, experiment.samples)))
     build, inputs, encoder = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, encoder.fingerprint if encoder else "")
+    about = About(task.name, task.classes)
+    if encoder is not None:
+        about = replace(about, encoder=encoder.fingerprint, feature_shape=encoder.feature_shape)
     bench = Bench(initialise(build, experiment.seed), task.loss, task.metric, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")

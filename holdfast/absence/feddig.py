@@ -51,6 +51,14 @@ COMPACT = {  # how a digest travels, by the bits of a feature
 LONGEST_EXCUSE = 500  # bytes
 
 
+COMPACT = {
+    "32": Compact("float32"),
+    "16": Compact("float16", compress=True),
+    "8": Compact("int8", compress=True),
+    "6": Compact("int6", compress=True),
+}
+
+
 @dataclass(frozen=True)
 class FedDig(Nothing):
     """A missing client's digest stands in for it."""
@@ -64,6 +72,7 @@ class FedDig(Nothing):
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
     bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; 8 and less are compressed as well
     server_epochs: int = 2
+    server_lr: float = 1.0  # learning rate of the server step, as a multiple of the clients'
     settle: Literal["always", "when-absent"] = "always"
     ema: float = 0.0  # averaging of the server model over rounds; 0: none
     literal: bool = False
@@ -72,6 +81,8 @@ class FedDig(Nothing):
     def __post_init__(self) -> None:
         if self.spd < 1 or self.server_epochs < 0 or self.refresh < 0 or self.size < 1:
             raise ValueError("spd and size must be at least 1, server_epochs and refresh not negative.")
+        if not 0 < self.server_lr < float("inf"):
+            raise ValueError(f"server_lr must be positive, got {self.server_lr}.")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
         if self.epsilon is not None and self.epsilon <= 0:
@@ -194,7 +205,8 @@ class FedDig(Nothing):
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = replace(method.learning_in(state.round), epochs=self.server_epochs)
+        learning = method.learning_in(state.round)
+        learning = replace(learning, epochs=self.server_epochs, lr=learning.lr * self.server_lr)
         batches = rng(method.seed, state.round, -1, "server step")
         train(whole, Samples((features,), labels), learning, batches, bench.loss)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
@@ -244,7 +256,9 @@ def open_for(method: Method, sealed: Tensors) -> Digest:
         excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
         raise HoldfastError(f"there is none ({excuse})")
     about = method.bench.about
-    return open_digest(sealed, task=about.task, encoder=about.encoder, classes=about.classes)
+    return open_digest(
+        sealed, task=about.task, encoder=about.encoder, classes=about.classes, feature_shape=about.feature_shape
+    )
 
 
 def try_out(digest: Digest, method: Method) -> None:

@@ -54,7 +54,7 @@ class OneLayer(nn.Module):
         return features @ self.w.T
 
 
-ABOUT = About("tiny", 2, "finger")
+ABOUT = About("tiny", 2, "finger", (2,))
 
 
 def digest_of(features: list[list[float]], labels: list[list[float]], **facts: object) -> Digest:

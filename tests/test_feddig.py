@@ -97,6 +97,11 @@ def test_the_literal_reading_of_line_22_throws_the_updates_away() -> None:
     assert_close(w(after), SERVER_STEP)  # M_t is zero
 
 
+def test_the_server_step_has_a_learning_rate_of_its_own() -> None:
+    after, _ = round_of(FedDig(server_epochs=1, server_lr=0.5))
+    assert_close(w(after), torch.tensor(AGGREGATE) + 0.5 * SERVER_STEP)
+
+
 def test_literal_without_a_server_step_is_refused() -> None:
     with pytest.raises(ValueError, match="server_epochs must be at least 1"):
         FedDig(literal=True, server_epochs=0)
@@ -244,8 +249,8 @@ BAD = {
     "of another task": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], task="other")), "made for task 'other'"),
     "of another encoder": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], encoder="x")), "made for encoder 'x'"),
     "of other classes": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0, 0.0]])), "made for classes 3"),
-    "with features too long": (sealed(digest_of([[0.0, 1.0, 2.0]], [[1.0, 0.0]])), "features of shape (3,)"),
-    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "features of shape (1, 2)"),
+    "with features too long": (sealed(digest_of([[0.0, 1.0, 2.0]], [[1.0, 0.0]])), "made for feature shape [3]"),
+    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "made for feature shape [1, 2]"),
     "damaged": (change(DIGESTS[1], features=torch.ones(1, 2)), "SHA-256"),
     "not a number": (change(DIGESTS[1], features=torch.full((1, 2), math.nan)), "damaged"),
     "empty": ({"manifest": torch.zeros(0, dtype=torch.uint8)}, "no readable manifest"),
@@ -291,6 +296,7 @@ def test_a_digest_that_is_refused_is_asked_for_again() -> None:
     [
         ({"spd": 0}, "spd and size must be at least 1"),
         ({"server_epochs": -1}, "not negative"),
+        ({"server_lr": 0.0}, "server_lr must be positive"),
         ({"ema": 1.0}, "ema must be in"),
         ({"epsilon": 0.0}, "epsilon must be positive"),
     ],

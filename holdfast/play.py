@@ -18,6 +18,7 @@ from holdfast.core import Federation, Message, Reply, State, pack
 from holdfast.engines.embedded import Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.experiment import Experiment
+from holdfast.export import about_model
 from holdfast.models import fill
 from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
@@ -77,8 +78,7 @@ def _play(
         with one_thread(), federation_of(plan, folder.folder if folder else None, engine) as federation:
             state = _play_rounds(plan, state, federation, records, folder, watch)
     if folder is not None:
-        about = {"task": plan.task.name, "model": str(experiment.model), "classes": "\n".join(plan.task.class_names)}
-        folder.finish(plan.method.absence.model_of(state), state.buffers, about)
+        folder.finish(plan.method.absence.model_of(state), state.buffers, about_model(plan))
     return History(experiment, records, folder.folder if folder else None, state)
 
 

@@ -51,3 +51,46 @@ def watch(
         console.print(f"Watching [bold]{run}[/] at {address} (Ctrl-C ends watching, not the run)")
         wait_until_finished(run)
     console.print(f"The run is finished; `holdfast report {run}` keeps the page.")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run.")],
+    safetensors: Annotated[Path | None, typer.Option(help="The final model, as one safetensors file.")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="The same with encoder and softmax, as ONNX.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Event files for TensorBoard.")] = None,
+    mlflow: Annotated[str | None, typer.Option(metavar="URI", help="An MLflow store, as sqlite:///mlflow.db.")] = None,
+) -> None:
+    """Take a run's final model, or its numbers, to other tools."""
+    from holdfast.errors import HoldfastError
+    from holdfast.export import export_onnx, export_safetensors
+    from holdfast.report.logs import write_mlflow, write_tensorboard
+    from holdfast.report.story import read_story
+
+    console = Console(highlight=False, soft_wrap=True)
+    if not any((safetensors, onnx, tensorboard, mlflow)):
+        raise HoldfastError("Say what to export: --safetensors FILE, --onnx FILE, --tensorboard DIR or --mlflow URI.")
+    story = read_story(run)
+    if safetensors:
+        export_safetensors(run, safetensors)
+        console.print(f"Written: [bold]{safetensors}[/]")
+    if onnx:
+        export_onnx(run, onnx)
+        console.print(f"Written: [bold]{onnx}[/]")
+    if tensorboard:
+        write_tensorboard(story, tensorboard)
+        console.print(f"Written: [bold]{tensorboard}[/]; look at it with tensorboard --logdir {tensorboard}")
+    if mlflow:
+        console.print(f"MLflow run {write_mlflow(story, mlflow)} in the experiment holdfast at {mlflow}")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A finished run, or its model.safetensors alone.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA.npz", help="Samples x; labels y, if they are known.")],
+    out: Annotated[Path | None, typer.Option(help="Save class and probabilities as npz.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
+    most: Annotated[int, typer.Option(help="How many samples to list.", min=0)] = 20,
+) -> None:
+    """Use a trained model: the class of each sample and its probability, and the accuracy if labels are there."""
+    from holdfast.cli.predicting import predict_file
+
+    predict_file(model, data, out, json, most)

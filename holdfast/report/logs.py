@@ -1,0 +1,91 @@
+"""A run for other people's tools: TensorBoard's event files, and a run of MLflow's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.export import need
+from holdfast.report.story import Story
+from holdfast.round import Record
+
+
+def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float]]:
+    """Every number of a round under a name with its group in front.
+
+    >>> one = Record(0, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {"clients": 2.0}, accuracy=0.25)
+    >>> dict(scalars(one, []))["accuracy"], dict(scalars(one, []))["clients/absent"]
+    (0.25, 1.0)
+    """
+    for name, value in (("accuracy", record.accuracy), ("loss", record.loss)):
+        if value is not None:
+            yield name, value
+    yield "bytes/up", float(record.bytes_up)
+    yield "bytes/down", float(record.bytes_down)
+    for part, value in record.seconds.items():
+        yield f"seconds/{part}", value
+    for kind in ("absent", "refused", "stand_ins", "suspects"):
+        yield f"clients/{kind}", float(len(getattr(record, kind)))
+    for group in ("weights", "scores", "client_accuracy"):
+        for client, value in (getattr(record, group) or {}).items():
+            yield f"{group}/{client}", value
+    for number, value in enumerate(record.class_accuracy or ()):
+        if value is not None:
+            name = class_names[number] if number < len(class_names) else str(number)
+            yield f"class_accuracy/{name}", value
+
+
+def write_tensorboard(story: Story, folder: Path) -> None:
+    """Event files for `tensorboard --logdir FOLDER`, in a folder of the run's name."""
+    need("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    target = folder / story.folder.resolve().name
+    if target.exists() and any(target.iterdir()):
+        raise HoldfastError(f"{target} is not empty; choose another folder, or remove it first.")
+    names = list(story.class_names)
+    with SummaryWriter(str(target)) as writer:
+        writer.add_text("experiment", "```\n" + json.dumps(story.experiment.as_json(), indent=1) + "\n```")
+        for record in story.records:
+            for name, value in scalars(record, names):
+                writer.add_scalar(name, value, record.round + 1)
+
+
+def write_mlflow(story: Story, uri: str) -> str:
+    """A run in the MLflow store of this address, in the experiment `holdfast`; gives the run's id."""
+    need("mlflow")
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name("holdfast")
+        home = experiment.experiment_id if experiment else client.create_experiment("holdfast")
+        run = client.create_run(home, run_name=story.folder.resolve().name, tags={"method": story.experiment.method})
+        id: str = run.info.run_id
+        parameters = [Param(key, str(value)) for key, value in story.experiment.as_json().items()]
+        client.log_batch(id, params=parameters)
+        for record in story.records:
+            client.log_batch(id, metrics=metrics_of(record, list(story.class_names), Metric))
+        if story.final_accuracy is not None:
+            client.log_metric(id, "final_accuracy", story.final_accuracy)
+        if story.finished:
+            client.log_artifact(id, str(story.folder / "model.safetensors"))
+        client.set_terminated(id, "FINISHED" if story.finished else "KILLED")
+    except (MlflowException, OSError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise HoldfastError(f"MLflow at {uri} does not take the run: {reason}") from error
+    return id
+
+
+def metrics_of(record: Record, class_names: list[str], kind: Any) -> list[Any]:
+    """At most a thousand at a time is what MLflow takes; names may hold letters, digits, and - _ . / or a blank."""
+    found = []
+    for name, value in list(scalars(record, class_names))[:1000]:
+        plain = "".join(c if c.isalnum() or c in "-_./ " else "_" for c in name)
+        found.append(kind(plain, value, 0, record.round + 1))
+    return found

@@ -12,23 +12,18 @@ from holdfast.core import Reply, State, Tensors, Update, unpack
 MOST = 2**48  # samples or steps
 
 
-def accept(
-    replies: Sequence[Reply], state: State, extra: Tensors, max_norm: float | None
-) -> tuple[list[Update], dict[int, str]]:
-    """Updates that are well formed, and the clients whose update is refused, with the reason.
-
-    `extra` shows which tensors travel beside the change of the model (SCAFFOLD's), and their shapes.
-    """
+def accept(replies: Sequence[Reply], state: State, max_norm: float | None) -> tuple[list[Update], dict[int, str]]:
+    """Updates that are well formed, and the clients whose update is refused, with the reason."""
     updates, refused = [], {}
-    expected = {"delta": state.model, "buffers": state.buffers, "extra": extra}
+    expected = {"delta": state.model, "buffers": state.buffers}
     for reply in replies:
         fault = find_fault(reply, expected, max_norm)
         if fault:
             refused[reply.client] = fault
             continue
-        delta, buffers, extras = (unpack(reply.tensors, group) for group in expected)
+        delta, buffers = (unpack(reply.tensors, group) for group in expected)
         samples, steps = reply.scalars["samples"], reply.scalars["steps"]
-        updates.append(Update(reply.client, delta, samples, steps, buffers, extras))
+        updates.append(Update(reply.client, delta, samples, steps, buffers))
     return updates, refused
 
 
@@ -42,6 +37,9 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
             return f"{count} is above {MOST}"
     if not isinstance(loss := reply.scalars.get("loss", 0.0), float):
         return f"loss is {brief(loss)}, not a number"
+    for name in reply.tensors:
+        if name.partition("/")[0] not in (*expected, "digest"):  # a digest is checked by whoever asked for it
+            return f"{brief(name)} is not part of the model"
     for group, wanted in expected.items():
         got = unpack(reply.tensors, group)
         if got.keys() != wanted.keys():

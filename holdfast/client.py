@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,18 +72,18 @@ def train_job(client: Client, message: Message) -> Reply:
     correction = client.algorithm.correction(sent, server, memory)
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
         torch.manual_seed(seed_of(client.seed, message.round, client.id, "model"))
-        batches = rng(client.seed, message.round, client.id, "batches")
+        order = rng(client.seed, message.round, client.id, "batches")
         samples = samples_in(client, message.round)
-        steps, loss = train(client.model, samples, learning, batches, client.loss, correction)
+        steps, loss = train(client.model, samples, learning, order, client.loss, correction)
     trained = weights_of(client.model)
     delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
     work = Work(message.round, steps, last, learning)
-    memory, extra = client.algorithm.remember(delta, work, server, memory)
+    memory = client.algorithm.remember(delta, work, server, memory)
     client.memory.write(message.round, memory)
     digest = client.absence.make_digest(client, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
-        pack(delta=delta, buffers=buffers_of(client.model), extra=extra, digest=digest),
+        pack(delta=delta, buffers=buffers_of(client.model), digest=digest),
         {"samples": len(client.train), "steps": steps, "loss": loss, "notes": notes},
     )
 
@@ -151,7 +151,7 @@ def train(
     steps, total = 0, torch.zeros(())
     for _ in range(learning.epochs):
         total.zero_()
-        for index in torch.randperm(len(samples), generator=generator).split(learning.batch_size):
+        for index in batches(torch.randperm(len(samples), generator=generator), learning.batch_size):
             inputs, labels = samples.batch(index)
             optimizer.zero_grad()
             value = loss(model(*inputs), labels)
@@ -162,6 +162,18 @@ def train(
             total += value.detach() * len(index)
             steps += 1
     return steps, float(total) / len(samples)
+
+
+def batches(order: Tensor, size: int) -> Sequence[Tensor]:
+    """Batches of this size; a last sample all alone joins the batch before it, since batch norms cannot take one.
+
+    >>> [len(batch) for batch in batches(torch.arange(9), 4)]
+    [4, 5]
+    """
+    cut = list(order.split(size))
+    if 1 < size < len(order) and len(cut[-1]) == 1:
+        cut[-2:] = [torch.cat(cut[-2:])]
+    return cut
 
 
 @torch.no_grad()

@@ -88,7 +88,6 @@ class Update:
     samples: int
     steps: int
     buffers: Tensors = field(default_factory=dict)
-    extra: Tensors = field(default_factory=dict)
     synthetic: bool = False
 
 

@@ -14,7 +14,16 @@ KINDS: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "absence": ABSENCES,
 
 # FedDig as printed: autoencoder features with noise, guidance, weights 1/n, a server step every round.
 FEDDIG_PAPER = {
-    "absence": {"name": "feddig", "spd": 4, "epsilon": 0.005, "size": 20_000, "bits": "32", "server_epochs": 1},
+    "absence": {
+        "name": "feddig",
+        "spd": 4,
+        "strategy": "across",
+        "epsilon": 0.005,
+        "size": 20_000,
+        "bits": "32",
+        "server_epochs": 1,
+        "settle": "always",
+    },
     "model": "full",
     "encoder": "autoencoder",
     "trust": "uniform",

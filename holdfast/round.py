@@ -100,8 +100,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    extra = method.algorithm.broadcast(state.algorithm)
-    updates, refused = accept(heard, state, extra, method.max_norm)  # a bad update is refused, named and counted
+    updates, refused = accept(heard, state, method.max_norm)  # a bad update is refused, named and counted
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
@@ -113,9 +112,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after = method.absence.server_step(state, after, updates, [*absent, *refused], method)  # FedDig: learn from digests
     clock.lap("server_step")
 
-    notes = [note for reply in heard for note in reply.scalars.get("notes", ())]
+    notes = [note for reply in heard for note in notes_of(reply)]
     notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
-    if not all_finite(after.model):
+    if not all(map(all_finite, (after.model, after.buffers, after.algorithm))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
     after = after.next(absent=tuple(sorted([*absent, *refused])))
@@ -169,7 +168,8 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         method.clients,
         method.learning_in(state.round),
     )
-    counted = {update.client: state.round for update in updates if not update.synthetic}
+    heeded = {client for client, say in judged.say.items() if say > 0}
+    counted = {u.client: state.round for u in updates if u.client in heeded and not u.synthetic}
     return replace(
         state,
         model=model,
@@ -178,6 +178,12 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         trust=judged.memory,
         accepted={**state.accepted, **counted},
     )
+
+
+def notes_of(reply: Reply) -> list[str]:
+    """What a client has to say, if it is a few short sentences."""
+    notes = reply.scalars.get("notes", ())
+    return [note[:300] for note in notes[:5] if isinstance(note, str)] if isinstance(notes, list) else []
 
 
 def mean_loss(replies: Sequence[Reply]) -> float | None:
@@ -191,6 +197,8 @@ def average_buffers(judged: Judgement, buffers: Tensors) -> Tensors:
     if not real or not buffers:
         return buffers
     total = sum(weight for _, weight in real)
+    if total <= 0:
+        return buffers
     floats = [{n: t for n, t in values.items() if t.is_floating_point()} for values, _ in real]
     mean = weighted_sum(floats, [weight / total for _, weight in real])
     return {n: mean[n] if n in mean else torch.stack([v[n] for v, _ in real]).amax(0) for n in buffers}

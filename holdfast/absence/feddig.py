@@ -57,14 +57,14 @@ class FedDig(Nothing):
     needs_features: ClassVar[bool] = True
 
     spd: int = 4  # samples per digest
-    strategy: Literal["across", "within"] = "across"  # mix across classes, or within a class
+    strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
     weights: Literal["balanced", "random"] = "balanced"
     epsilon: float | None = None  # the paper's nominal epsilon; none: only mixing
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
     bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
-    server_epochs: int = 2
+    server_epochs: int = 1
     server_lr: float = 1.0  # learning rate of the server step, as a multiple of the clients'
-    settle: Literal["always", "when-absent"] = "always"
+    settle: Literal["always", "when-absent"] = "when-absent"
     ema: float = 0.0  # averaging of the server model over rounds; 0: none
     literal: bool = False
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once

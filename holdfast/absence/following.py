@@ -45,6 +45,6 @@ def follow_memories(state: State, after: State, updates: Sequence[Update], metho
             own = state.accepted.get(update.client, -1)  # all that a client knows of when it last acted
             last = last_act(state, update.client) if update.synthetic else own
             work = Work(state.round, update.steps, last, method.learning_in(state.round))
-            memory, _ = method.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
+            memory = method.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
             followed |= {f"memory/{update.client}/{name}": tensor for name, tensor in memory.items()}
     return {"stood_in": acted, **followed}

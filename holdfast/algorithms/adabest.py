@@ -42,11 +42,11 @@ class AdaBest(FedAvg):
     def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction | None:
         return (lambda name, weight: -memory[name]) if memory else None
 
-    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
         if not memory:
-            return {name: -self.mu * change for name, change in delta.items()}, {}
+            return {name: -self.mu * change for name, change in delta.items()}
         age = work.round - work.last
-        return {name: memory[name] / age - self.mu * change for name, change in delta.items()}, {}
+        return {name: memory[name] / age - self.mu * change for name, change in delta.items()}
 
     def aggregate(
         self,

@@ -6,7 +6,7 @@ An algorithm is what happens at four moments; FedAvg does the least at each, and
 
     begin       before round 1: the moderator's memory
     correction  at a client, each step: what is added to the gradient
-    remember    at a client, after its steps: its own memory, and what travels with its update
+    remember    at a client, after its steps: its own memory
     aggregate   at the moderator: the new model and the moderator's new memory
 """
 
@@ -46,8 +46,8 @@ class FedAvg:
     def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction | None:
         return None
 
-    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        return {}, {}
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
+        return {}
 
     def broadcast(self, server: Tensors) -> Tensors:
         """The part of the moderator's memory that clients need."""

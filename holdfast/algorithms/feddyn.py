@@ -47,9 +47,8 @@ class FedDyn(FedAvg):
             return lambda name, weight: self.alpha * (weight - start[name])
         return lambda name, weight: self.alpha * (weight - start[name]) - memory[name]
 
-    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        g = memory or self.begin(delta)
-        return add(g, delta, -self.alpha), {}
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
+        return add(memory or self.begin(delta), delta, -self.alpha)
 
     def aggregate(
         self,

@@ -6,7 +6,8 @@ The moderator keeps c, client i keeps c_i (both at first 0). Each gradient gets 
     w   <- w + sum_i a_i (w_i - w),   c <- c + (|S|/N) sum_i a_i (c_i+ - c_i)      at the moderator; S took part, of N
 
 ||a||_1 is the number of steps K, as printed, for plain SGD; with momentum it is the reach of K steps
-(`Learning.reach`), so that c_i+ stays a mean of gradients.
+(`Learning.reach`), so that c_i+ stays a mean of gradients. The change c_i+ - c_i = -c + (w_t - w_i) / (lr ||a||_1) is
+a function of the update, so it does not travel: the moderator works it out, and nobody can send a false one.
 """
 
 from __future__ import annotations
@@ -43,10 +44,9 @@ class Scaffold(FedAvg):
         c_minus_ci = add(server, memory, -1.0) if memory else server
         return lambda name, weight: c_minus_ci[name]
 
-    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> tuple[Tensors, Tensors]:
-        reach = work.learning.lr * work.learning.reach(work.steps)
-        change = {name: -server[name] - delta[name] / reach for name in delta}  # c_i+ - c_i
-        return (add(memory, change) if memory else change), change
+    def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
+        change = variate_change(delta, work.steps, server, work.learning)
+        return add(memory, change) if memory else change
 
     def aggregate(
         self,
@@ -57,5 +57,12 @@ class Scaffold(FedAvg):
         clients: int,
         learning: Learning,
     ) -> tuple[Tensors, Tensors]:
-        change = weighted_sum([update.extra for update in updates], weights)
+        changes = [variate_change(update.delta, update.steps, server, learning) for update in updates]
+        change = weighted_sum(changes, weights)
         return add(model, average(updates, weights)), add(server, change, len(updates) / clients)
+
+
+def variate_change(delta: Tensors, steps: int, server: Tensors, learning: Learning) -> Tensors:
+    """c_i+ - c_i."""
+    reach = learning.lr * learning.reach(steps)
+    return {name: -server[name] - change / reach for name, change in delta.items()}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from holdfast.algorithms import ALGORITHMS, AdaBest, FedDyn, FedProx, Scaffold
-from holdfast.algorithms.scaffold import variate_change
 from holdfast.algorithms.fedavg import FedAvg, Work
+from holdfast.algorithms.scaffold import variate_change
 from holdfast.client import correct, train
 from holdfast.core import Learning, Tensors
 from holdfast.tasks import Samples

@@ -92,9 +92,11 @@ class Local:
         if self.secure:
             security = ["--root-certificates", str(self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
-        command += ["--node-config", pairs(words), *security]
+        port = str(free_port())
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", port]
+        command += ["--isolation", "process", "--node-config", pairs(words), *security]
         self._start(site, command)
+        self._start(f"{site}-work", [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"])
 
     def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
         """Begin a run of an app; the process that is returned follows its log and ends with it."""
@@ -116,12 +118,12 @@ class Local:
         return self.home / f"{name}.log"
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a process and all that it started."""
-        process = self.processes[name]
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        if number == signal.SIGKILL:
-            process.wait()
+        """Send a signal to a process, or to both of a site's, and to all that they started."""
+        for process in [self.processes[key] for key in (name, f"{name}-work") if key in self.processes]:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            if number == signal.SIGKILL:
+                process.wait()
 
     def close(self) -> None:
         """Take everything down: ask, wait a little, then insist."""

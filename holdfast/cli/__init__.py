@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli import reporting
+from holdfast.cli.digesting import digest_app
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -24,7 +26,7 @@ app = typer.Typer(
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the experiment.")]
 File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")]
-RUNS, LOOK = "Run", "Look"
+RUNS, LOOK, USE = "Run", "Look", "Use"
 
 
 @app.callback()
@@ -43,12 +45,13 @@ def run(
     file: File,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-TIME].")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live in the browser.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Run an experiment and leave a folder with all that it wrote."""
     from holdfast.cli.running import run_file
 
-    run_file(file, set or [], out, json)
+    run_file(file, set or [], out, json, watch)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -122,6 +125,13 @@ def methods() -> None:
     from holdfast.cli.looking import list_methods
 
     list_methods()
+
+
+app.command(rich_help_panel=LOOK)(reporting.report)
+app.command(rich_help_panel=LOOK)(reporting.watch)
+app.command(rich_help_panel=USE)(reporting.predict)
+app.command(rich_help_panel=USE)(reporting.export)
+app.add_typer(digest_app, name="digest", rich_help_panel=USE)
 
 
 def main() -> None:

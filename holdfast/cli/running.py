@@ -21,10 +21,21 @@ from holdfast.runs import History, Run
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def run_file(file: Path, changes: Iterable[str], out: Path | None, as_json: bool) -> None:
+def run_file(file: Path, changes: Iterable[str], out: Path | None, as_json: bool, watched: bool = False) -> None:
     experiment = load(file, changes)
     out = out or Path("runs") / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
+    with live_page(out, as_json) if watched else nullcontext():
+        show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
+
+
+@contextmanager
+def live_page(folder: Path, as_json: bool) -> Iterator[None]:
+    """The run's page in the browser, for as long as it goes on."""
+    from holdfast.report.watch import serve
+
+    with serve(folder) as address:
+        Console(stderr=as_json, highlight=False).print(f"Watch it at {address}")
+        yield
 
 
 def resume_folder(folder: Path, as_json: bool) -> None:

@@ -83,20 +83,29 @@ class Local:
         """Let the site's key in, under the site's name."""
         self.flwr("supernode", "register", str(self.keys / f"{site}.pub"), NAME, "--name", site)
 
-    def start_node(self, site: str, key: Path | None = None, config: Mapping[str, Any] | None = None) -> None:
-        """Start a SuperNode for a site, with the site's folder of its own."""
+    def start_node(
+        self,
+        site: str,
+        superlink: str = "",
+        ca: Path | None = None,
+        key: Path | None = None,
+        config: Mapping[str, Any] | None = None,
+        app: Path | None = None,
+    ) -> None:
+        """Start a site: its SuperNode, and beside it the process that works for it."""
         own = self.folder / "sites" / site
         make_folder(own)
         words = {"site": site, "folder": str(own.resolve()), **(config or {})}
         security = ["--insecure"]
         if self.secure:
-            security = ["--root-certificates", str(self.keys / "ca.crt")]
+            security = ["--root-certificates", str(ca or self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
         port = str(free_port())
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", port]
+        command = ["flower-supernode", "--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
         command += ["--isolation", "process", "--node-config", pairs(words), *security]
         self._start(site, command)
-        self._start(f"{site}-work", [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"])
+        work = [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"]
+        self._start(f"{site}-work", work + (["--app", str(app.resolve())] if app else []))
 
     def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
         """Begin a run of an app; the process that is returned follows its log and ends with it."""

@@ -1,0 +1,189 @@
+"""`holdfast flower ...`: the same experiment across real sites, on Flower."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.engines.flower.local import Local
+    from holdfast.experiment import Experiment
+
+flower_app = typer.Typer(
+    name="flower",
+    help="The same experiment across real sites, on Flower.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the experiment.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: anybody may read and join.")]
+WARNING = "[yellow]insecure[/] no TLS and no keys: whoever reaches the port can read what is sent, and join."
+
+
+@flower_app.command()
+def up(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")],
+    sites: Annotated[int | None, typer.Option(help="Number of sites [default: the experiment's clients].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for everything [default: runs/NAME-flower-TIME].")] = None,
+    insecure: Insecure = False,
+    enough: Annotated[int, typer.Option(help="Close a round when so many have answered; 0: wait for all.")] = 0,
+    half: Annotated[str, typer.Option(help="float16 on the wire: none, updates or both.")] = "none",
+    set: Set = None,
+) -> None:
+    """Try an experiment on Flower: SuperLink, SuperNodes and the run on this machine, taken down at the end."""
+    from holdfast.engines.flower.local import local
+    from holdfast.engines.flower.sites import usual_names
+    from holdfast.experiment import load
+
+    console = Console(highlight=False, soft_wrap=True)
+    experiment = load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])])
+    out = (out or Path("runs") / f"{file.stem}-flower-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
+    app = app_in(out, experiment)
+    if insecure:
+        console.print(WARNING)
+    with local(out, usual_names(experiment.clients), secure=not insecure) as here:
+        console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
+        moderator = here.begin(app, out=str(out / "run"), enough=enough, half=half)
+        follow(console, here, experiment, out / "run", moderator.poll)
+    console.print(f"Everything is down again. The run is in {out / 'run'}")
+
+
+@flower_app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the app.")],
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE.toml", help="The experiment.")] = None,
+    set: Set = None,
+) -> None:
+    """Write a small Flower app that `flwr run` takes as it is."""
+    from holdfast.engines.flower.app import write_app
+    from holdfast.engines.flower.policy import fingerprint_of
+    from holdfast.experiment import from_changes, load
+
+    usual = ["clients=3", "rounds=12", "absence=feddig"]
+    experiment = load(file, set or []) if file else from_changes([*usual, *(set or [])])
+    write_app(folder, experiment)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"The app is in {folder}; its experiment's fingerprint is {fingerprint_of(experiment)}")
+    console.print(f"Try it out: holdfast flower up {folder}/*/experiment.toml")
+
+
+@flower_app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for certificates and keys.")],
+    sites: Annotated[int, typer.Option(help="Number of sites.")] = 3,
+    name: Annotated[list[str] | None, typer.Option(help="A site's name, once for each [default: site-0, ...].")] = None,
+    host: Annotated[list[str] | None, typer.Option(help="A name or address of the moderator's machine.")] = None,
+    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
+) -> None:
+    """Make a certificate authority, the moderator's certificate, and a key for each site."""
+    from holdfast.engines.flower.keys import make_keys
+    from holdfast.engines.flower.sites import usual_names
+
+    names = name or usual_names(sites)
+    make_keys(folder, names, host or (), days)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Give each site ca.crt and its own .key from {folder}; register its .pub under its name:")
+    for site in names:
+        console.print(f"  flwr supernode register {folder / site}.pub NAME --name {site}")
+
+
+@flower_app.command()
+def site(
+    name: Annotated[str, typer.Argument(metavar="SITE", help="This site's name.")],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the moderator's SuperLink listens.")],
+    folder: Annotated[Path, typer.Option(help="Where this site keeps what it remembers.")],
+    app: Annotated[Path | None, typer.Option(help="Run this app, and no code that the moderator sends.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The moderator's ca.crt.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="What may be asked of this site.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
+    from holdfast.engines.flower.local import Local
+    from holdfast.engines.flower.policy import read_site_policy
+
+    if not insecure and (ca is None or key is None):
+        raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
+    for path in (ca, key, policy, data, app):
+        if path is not None and not path.exists():
+            raise HoldfastError(f"{path} does not exist.")
+    if policy is not None:
+        read_site_policy(policy)
+    given = {"policy": policy, "data": data}
+    config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
+    console = Console(highlight=False, soft_wrap=True)
+    if insecure:
+        console.print(WARNING)
+    here = Local(folder.resolve(), secure=not insecure)
+    try:
+        here.start_node(name, superlink, ca, key, config, app)
+        console.print(f"{name} is at work; it logs to {here.home}. Ctrl-C ends it.")
+        while all(process.poll() is None for process in here.processes.values()):
+            time.sleep(0.5)
+        raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
+    finally:
+        here.close()
+
+
+@flower_app.command()
+def fingerprint(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")], set: Set = None
+) -> None:
+    """Print an experiment's fingerprint, for the policy files of sites."""
+    from holdfast.engines.flower.policy import fingerprint_of
+    from holdfast.experiment import load
+
+    Console(highlight=False, soft_wrap=True).print(fingerprint_of(load(file, set or [])))
+
+
+def app_in(out: Path, experiment: Experiment) -> Path:
+    """The app of this try: written, or there from an earlier one of the same experiment."""
+    from holdfast.engines.flower.app import write_app
+    from holdfast.engines.flower.policy import fingerprint_of
+    from holdfast.experiment import load
+
+    app = out / "app"
+    if not app.exists():
+        return write_app(app, experiment)
+    there = next(iter(app.glob("*/experiment.toml")), None)
+    if there is None or fingerprint_of(load(there)) != fingerprint_of(experiment):
+        raise HoldfastError(f"{out} is of another experiment; name a new folder with --out.")
+    return app
+
+
+def follow(
+    console: Console, here: Local, experiment: Experiment, folder: Path, ended: Callable[[], int | None]
+) -> None:
+    """Show each round as it is written down, until the run ends."""
+    from holdfast.cli.running import Live, happenings
+    from holdfast.runs import Run
+
+    shown = 0
+    with Live(console, experiment.rounds) as live:
+        running = True
+        while running:
+            running = ended() is None
+            records = Run.open(folder).records() if (folder / "rounds.jsonl").exists() else []
+            for record in records[shown:]:
+                live.round(experiment.method, record)
+            shown = max(shown, len(records))
+            time.sleep(0.5 if running else 0)
+    if not (folder / "model.safetensors").exists():
+        raise HoldfastError(f"The run did not finish: {last_line(here.log('moderator'))}")
+    for line in happenings(Run.open(folder).records()):
+        console.print(f"[yellow]note[/] {line}")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something went wrong, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    wrong = [line for line in lines if "Error" in line and not line.startswith("File")]
+    return (wrong or lines or ["it logged nothing"])[-1][:500]

@@ -65,7 +65,9 @@ def write_mlflow(story: Story, uri: str) -> str:
         client = MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name("holdfast")
         home = experiment.experiment_id if experiment else client.create_experiment("holdfast")
-        run = client.create_run(home, run_name=story.folder.resolve().name, tags={"method": story.experiment.method})
+        place = story.folder.resolve()
+        tags = {"method": story.experiment.method, "folder": str(place)}
+        run = client.create_run(home, run_name=place.name, tags=tags)
         id: str = run.info.run_id
         parameters = [Param(key, str(value)) for key, value in story.experiment.as_json().items()]
         client.log_batch(id, params=parameters)
@@ -73,8 +75,6 @@ def write_mlflow(story: Story, uri: str) -> str:
             client.log_batch(id, metrics=metrics_of(record, list(story.class_names), Metric))
         if story.final_accuracy is not None:
             client.log_metric(id, "final_accuracy", story.final_accuracy)
-        if story.finished:
-            client.log_artifact(id, str(story.folder / "model.safetensors"))
         client.set_terminated(id, "FINISHED" if story.finished else "KILLED")
     except (MlflowException, OSError, ImportError) as error:
         reason = str(error).splitlines()[0]

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import io
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from report_helpers import busy_run, judged, leaving, make_run, record
 from typer.testing import CliRunner
 
 from holdfast.cli.reporting import report, watch
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
+from holdfast.play import run
+from holdfast.privacy.claim import Claim, paper
 from holdfast.report import save_report
 from holdfast.report.figures import mean_curve
 from holdfast.report.page import page
 from holdfast.report.payload import STEPS, grid, happenings, payload, presence, ranges
+from holdfast.report.privacy import privacy_words
 from holdfast.report.story import find_runs, read_story
 from holdfast.report.words import headline, labels
 from holdfast.runs import History
@@ -173,6 +181,36 @@ def test_digests_tell_what_they_are(tmp_path: Path) -> None:
     assert torn["mode"] == "damaged"
     assert (whole["client"], whole["round"], whole["digests"], whole["samples"], whole["spd"]) == (1, 5, 4, 9, 2)
     assert whole["mode"] == "only mixing"
+
+
+def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
+    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
+    assert privacy_words(story) == [
+        "Updates of the model left each client that was heard; they carry no formal guarantee."
+    ]
+    mixed = {"client": 0, "mode": "only mixing", "spd": 4}
+    noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4]}
+    words = privacy_words(dataclasses.replace(story, digests=[mixed, noisy]))
+    assert words[1].startswith("1 of 2 digests: means of 4 samples without noise")
+    assert words[2] == "1 of 2 digests: no guarantee: epsilon is infinite (nominal 0.005)."
+    assert "the features alone would cost 6400" in words[3]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
+    claimed = {**noisy, "claim": Claim.as_json(paper(2, 1, 10, 0.1))}
+    words = privacy_words(dataclasses.replace(story, digests=[claimed]))
+    assert words[1] == "All digests: no guarantee: epsilon is infinite (nominal 0.1)."
+
+
+def test_guidance_pictures_of_a_real_run(tmp_path: Path) -> None:
+    keys = {"model": "full", "absence": "feddig", "rounds": 1, "clients": 2, "workers": 0, "partition": "iid"}
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 255, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    np.savez(tmp_path / "own.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    history = run(from_table({**keys, "task": str(tmp_path / "own.npz")}), tmp_path / "run")
+    assert history.folder is not None
+    pictures = read_story(history.folder).guidance
+    assert {one["words"].split(",")[0] for one in pictures} == {"client 0", "client 1"}
+    head, _, data = pictures[0]["source"].partition(",")
+    assert head == "data:image/png;base64"
+    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
 
 
 def test_classes_of_a_run_that_goes_on(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.attacks.adversary import choose_hostile
+from holdfast.report.privacy import privacy_words
 from holdfast.report.story import Story
 from holdfast.report.words import headline, labels, situation
 from holdfast.round import Record
@@ -59,7 +60,9 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "up": [record.bytes_up for record in records],
         "down": [record.bytes_down for record in records],
         "happenings": happenings(records),
-        "digests": list(story.digests),
+        "digests": [{key: value for key, value in facts.items() if key != "claim"} for facts in story.digests],
+        "privacy": privacy_words(story),
+        "guidance": list(story.guidance),
         "experiment": {key: value for key, value in experiment.as_json().items() if value is not None},
         "environments": list(story.environments),
     }

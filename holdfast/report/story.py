@@ -13,9 +13,12 @@ import safetensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.files import read_lines
+from holdfast.report.guidance import guidance_pictures
 from holdfast.round import Record
 from holdfast.runs import History, Run
 from holdfast.tasks.named import DATA_SETS
+
+TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape", "claim")  # of a digest's manifest
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Story:
     class_names: Sequence[str]
     environments: Sequence[dict[str, Any]]  # one for each start or resume
     digests: Sequence[dict[str, Any]]  # of each client the newest: bytes, digests, samples, mode ...
+    guidance: Sequence[dict[str, str]] = ()
 
     @property
     def final_accuracy(self) -> float | None:
@@ -62,14 +66,17 @@ def read_story(folder: Path) -> Story:
     """Everything a report says of one run."""
     run = Run.open(folder)
     records = run.records()
+    names = class_names(run, records)
+    digests = list(newest_digests(folder).values())
     return Story(
         folder,
         run.experiment,
         records,
         run.finished,
-        class_names(run, records),
+        names,
         read_lines(folder / "environment.jsonl"),
-        [digest_facts(path) for path in newest_digests(folder).values()],
+        [digest_facts(path) for path in digests],
+        guidance_pictures(folder, digests, names),
     )
 
 
@@ -102,4 +109,4 @@ def digest_facts(path: Path) -> dict[str, Any]:
             manifest = json.loads(file.get_tensor("manifest").tobytes()) if "manifest" in file.keys() else {}  # noqa: SIM118
     except (OSError, ValueError, safetensors.SafetensorError):
         return {**facts, "mode": "damaged"}
-    return facts | {key: manifest[key] for key in ("digests", "samples", "spd", "mode", "noise") if key in manifest}
+    return facts | {key: manifest[key] for key in TOLD if key in manifest}

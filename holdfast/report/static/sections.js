@@ -146,15 +146,15 @@ function stack(id, label, run, parts, format) {
 }
 
 function digestSection(run) {
-  if (!run.digests.length && !run.privacy && !run.guidance) return null;
-  const content = [];
+  const content = [make("h3", {}, "What left the house"), make("ul", { class: "box" }, ...run.privacy.map(line => make("li", {}, line)))];
   if (run.digests.length) {
-    const rows = run.digests.map(d => [String(d.client), bytes(d.bytes), d.digests ?? "–", d.samples ?? "–", d.spd ?? "–", d.mode || "–", String(d.round), String((run.presence[d.client] || "").split("").filter(code => "dq".includes(code)).length)]);
-    content.push(table(`What lies with the moderator: ${run.digests.length} digests, ${bytes(sum(run.digests.map(d => d.bytes)))}`, ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
+    const stood = client => (run.presence[client] || "").split("").filter(code => "dq".includes(code)).length;
+    const rows = run.digests.map(d => [String(d.client), bytes(d.bytes), String(d.digests ?? "–"), String(d.samples ?? "–"), String(d.spd ?? "–"), d.mode || "–", String(d.round), String(stood(d.client))]);
+    content.unshift(table(`What lies with the moderator: digests of ${run.digests.length} clients, ${bytes(sum(run.digests.map(d => d.bytes)))}`,
+      ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
   }
-  for (const line of run.privacy || []) content.push(make("p", { class: "say" }, line));
-  if (run.guidance) content.push(make("h3", {}, "Guidance: what P_G makes of digests"), make("div", { class: "pictures" }, ...run.guidance.map((source, i) => make("img", { src: source, alt: `guidance picture ${i + 1}` }))));
-  return section("digests", "What stands in", "", ...content);
+  if (run.guidance.length) content.push(make("h3", {}, "Guidance: what the moderator's producer makes of digests"), make("div", { class: "pictures" }, ...run.guidance.map(one => make("img", { src: one.source, alt: one.words, title: one.words }))));
+  return section("digests", run.digests.length ? "What stands in, and what left the house" : "Privacy", "", ...content);
 }
 
 function notesSection(run) {

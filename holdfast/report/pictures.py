@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from holdfast.runs import History
 from holdfast.tasks import Samples
 
 SPDS = (1, 2, 4, 8)
-SWEEP = tuple((1.0 - k / 10, k / 10) for k in range(0, 11))
+SWEEP = tuple((1.0 - k / 10, k / 10) for k in range(11))
 BY_EYE = 0.005  # the paper's nominal epsilon
 
 
@@ -36,11 +37,20 @@ class Studio:
     encoder: Encoder
     producer: nn.Module
     samples: Samples
-    classes: int
     seed: int
 
+    @cached_property
     def features(self) -> Tensor:
         return self.encoder.encode(self.samples.inputs[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.samples.inputs[0].shape[1:])
+
+    @property
+    def tau(self) -> float:
+        """The client's largest feature value, in the scale of the noise."""
+        return float(self.features.abs().max())
 
     @torch.no_grad()
     def guidance(self, features: Tensor) -> Tensor:
@@ -59,7 +69,6 @@ def studio_of(history: History) -> Studio:
         make_encoder(history.experiment.encoder, plan.task.shape),
         producer_of(plan, state),
         plan.task.train.take(plan.parts[plan.stage.largest][0]),
-        plan.task.classes,
         history.experiment.seed,
     )
 
@@ -79,12 +88,12 @@ def guide_group(studio: Studio, group: Tensor, weights: Sequence[float], noise: 
 
 def mixed_group(studio: Studio, group: Tensor, weights: Sequence[float], noise: Laplace | None) -> Tensor:
     """D_R of one digest, (1, *feature_shape): mixed from these samples in this order."""
-    features = studio.encoder.encode(studio.samples.inputs[0][group])
+    features = studio.features[group]
     shares = torch.tensor(list(weights), dtype=torch.float64)
-    mixed = torch.tensordot(shares, features.double(), dims=1)[None].float()
+    mixed: Tensor = torch.tensordot(shares, features.double(), dims=1)[None].float()
     if noise is None:
         return mixed
-    return mixed + laplace_noise(noise, float(studio.features().abs().max()), mixed.shape).float()
+    return mixed + laplace_noise(noise, studio.tau, mixed.shape).float()
 
 
 def groups(studio: Studio, spd: int, count: int, strategy: Strategy = "across") -> Tensor:
@@ -117,52 +126,50 @@ def save_pictures(history: History, out: Path) -> list[Path]:
 
 def figure_spd(studio: Studio, count: int = 4) -> Any:
     """Figures 11 and 13: for each SpD some digests, the guidance first and the raw samples mixed into it after it."""
-    figure, rows = canvas(1 + max(SPDS), count * len(SPDS), "guidance G, and the raw samples R mixed into it")
+    sheet = Sheet(studio.shape, count * len(SPDS), 1 + max(SPDS))
     for block, spd in enumerate(SPDS):
-        for row, group in enumerate(groups(studio, spd, count)):
-            line = rows[block * count + row]
-            show(line[0], guide_group(studio, group, [1 / spd] * spd))
-            if row == 0:
-                line[0].set_title(f"SpD {spd}", fontsize=9, loc="left")
-            for place, sample in zip(line[1:], group, strict=False):
-                show(place, studio.samples.inputs[0][sample])
-    return figure
+        for place, group in enumerate(groups(studio, spd, count)):
+            row = block * count + place
+            sheet.put(row, 0, guide_group(studio, group, [1 / spd] * spd))
+            for column, sample in enumerate(group):
+                sheet.put(row, 1 + column, studio.samples.inputs[0][sample])
+        sheet.say(block * count, 0, f"SpD {spd}: guidance G, and the raw samples R that are mixed into it")
+    return sheet.figure()
 
 
 def figure_weights(studio: Studio, count: int = 4) -> Any:
     """Figure 9: the guidance of two samples, mixed with weights from (1, 0) to (0, 1)."""
-    figure, rows = canvas(2 + len(SWEEP), count, "guidance of two samples, by their weights")
-    for number, (line, group) in enumerate(zip(rows, groups(studio, 2, count), strict=True)):
-        show(line[0], studio.samples.inputs[0][group[0]])
-        show(line[-1], studio.samples.inputs[0][group[1]])
-        for place, weights in zip(line[1:-1], SWEEP, strict=True):
-            show(place, guide_group(studio, group, weights))
-            if number == 0:
-                place.set_title(f"{weights[0]:.1f} | {weights[1]:.1f}", fontsize=7)
-        if number == 0:
-            line[0].set_title("R", fontsize=8)
-            line[-1].set_title("R", fontsize=8)
-    return figure
+    sheet = Sheet(studio.shape, count, 2 + len(SWEEP))
+    for row, group in enumerate(groups(studio, 2, count)):
+        sheet.put(row, 0, studio.samples.inputs[0][group[0]])
+        sheet.put(row, 1 + len(SWEEP), studio.samples.inputs[0][group[1]])
+        for column, weights in enumerate(SWEEP):
+            sheet.put(row, 1 + column, guide_group(studio, group, weights))
+    sheet.say(0, 0, "first R")
+    sheet.say(0, 1 + len(SWEEP), "second R")
+    for column, weights in enumerate(SWEEP):
+        sheet.say(0, 1 + column, f"{weights[0]:.1f} | {weights[1]:.1f}")
+    return sheet.figure()
 
 
 def figure_protection(studio: Studio, count: int = 8) -> Any:
     """Figure 10: raw samples, and guidance under noise alone, mixing within a class, mixing across, and both."""
-    strong, weak = Laplace(BY_EYE), Laplace(BY_EYE / 10)
+    weak, strong = Laplace(BY_EYE), Laplace(BY_EYE / 10)
     ways: list[tuple[str, int, Strategy, Laplace | None]] = [
-        ("features alone", 1, "across", None),
-        (f"noise, epsilon {strong.epsilon:g}", 1, "across", strong),
-        (f"noise, epsilon {weak.epsilon:g}", 1, "across", weak),
-        ("4 within a class", 4, "within", None),
-        ("4 across classes", 4, "across", None),
-        ("4 across, and noise", 4, "across", strong),
+        ("features alone: raw sample R above, its guidance G below", 1, "across", None),
+        (f"only noise, nominal epsilon {weak.epsilon:g}", 1, "across", weak),
+        (f"only noise, nominal epsilon {strong.epsilon:g}", 1, "across", strong),
+        ("only mixing, 4 within a class (the first R of each)", 4, "within", None),
+        ("only mixing, 4 across classes", 4, "across", None),
+        (f"mixing 4 across classes, and noise, nominal epsilon {weak.epsilon:g}", 4, "across", weak),
     ]
-    figure, rows = canvas(count, 2 * len(ways), "the first raw sample R of each digest, and its guidance G")
+    sheet = Sheet(studio.shape, 2 * len(ways), count)
     for number, (title, spd, strategy, noise) in enumerate(ways):
-        for place, group in enumerate(groups(studio, spd, count, strategy)):
-            show(rows[2 * number][place], studio.samples.inputs[0][group[0]])
-            show(rows[2 * number + 1][place], guide_group(studio, group, [1 / spd] * spd, noise))
-        rows[2 * number][0].set_title(title, fontsize=8, loc="left")
-    return figure
+        for column, group in enumerate(groups(studio, spd, count, strategy)):
+            sheet.put(2 * number, column, studio.samples.inputs[0][group[0]])
+            sheet.put(2 * number + 1, column, guide_group(studio, group, [1 / spd] * spd, noise))
+        sheet.say(2 * number, 0, title)
+    return sheet.figure()
 
 
 def figure_variance(studio: Studio, spd: int = 4) -> Any:
@@ -172,6 +179,7 @@ def figure_variance(studio: Studio, spd: int = 4) -> Any:
     order = np.argsort(mixing)
     axes.bar(np.arange(len(order)), mixing[order], width=1.0, color="#0072B2", label=f"mixing, SpD {spd}")
     axes.axhline(laplace, color="#D55E00", label=f"Laplace, nominal epsilon {BY_EYE:g}, S 20,000")
+    axes.set_yscale("log")
     axes.set_xlabel("feature element, by its variance")
     axes.set_ylabel("variance of what is added")
     axes.legend(frameon=False, fontsize="small")
@@ -185,36 +193,42 @@ def noise_variances(studio: Studio, spd: int) -> tuple[np.ndarray[Any, Any], flo
 
     For independent samples of variance v the first is v (1 - 1/SpD): the other samples are the noise.
     """
-    features = studio.features().flatten(1).double()
+    features = studio.features.flatten(1).double()
     places = torch.randperm(len(features), generator=rng(studio.seed, -1, -1, "pictures"))
     plan = places[: len(features) // spd * spd].view(-1, spd)
     moved = features[plan].mean(1, keepdim=True) - features[plan]
-    laplace = 2 * Laplace(BY_EYE).scale(float(features.abs().max())) ** 2
+    laplace = 2 * Laplace(BY_EYE).scale(studio.tau) ** 2
     return moved.flatten(0, 1).var(0).numpy(), laplace
 
 
-def show(axes: Any, picture: Tensor) -> None:
-    """One picture, (C, H, W), bytes or floats in [0, 1]."""
-    scale = 255.0 if picture.dtype == torch.uint8 else 1.0
-    values = (picture.float() / scale).clamp(0, 1).permute(1, 2, 0).numpy()
-    if values.shape[2] == 1:
-        axes.imshow(values[:, :, 0], cmap="gray", vmin=0, vmax=1)
-    else:
-        axes.imshow(values)
+class Sheet:
+    """Rows of pictures on white, drawn as one image: a set of axes for each takes matplotlib half a minute."""
 
+    def __init__(self, shape: tuple[int, ...], rows: int, columns: int) -> None:
+        _, height, width = shape
+        self._cell = (height + height // 3 + 2, width + 2)  # room for a line of text above each row
+        self._pixels = np.ones((rows * self._cell[0], columns * self._cell[1], 3))
+        self._texts: list[tuple[float, float, str]] = []
 
-def canvas(columns: int, down: int, title: str) -> tuple[Any, Any]:
-    """A figure with rows of empty places for pictures."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    def put(self, row: int, column: int, picture: Tensor) -> None:
+        """One picture, (C, H, W), bytes or floats in [0, 1]."""
+        scale = 255.0 if picture.dtype == torch.uint8 else 1.0
+        values = (picture.float() / scale).clamp(0, 1).permute(1, 2, 0).numpy()
+        bottom, left = (row + 1) * self._cell[0] - 1, column * self._cell[1] + 1
+        self._pixels[bottom - values.shape[0] : bottom, left : left + values.shape[1]] = values
 
-    figure = Figure(figsize=(0.75 * columns + 0.3, 0.75 * down + 0.9), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=10)
-    places = figure.subplots(down, columns, squeeze=False)
-    for place in places.flat:
-        place.set_axis_off()
-    return figure, places
+    def say(self, row: int, column: int, text: str) -> None:
+        """Words above a picture."""
+        self._texts.append((column * self._cell[1] + 1, row * self._cell[0] + self._cell[0] * 0.18, text))
+
+    def figure(self) -> Any:
+        height, width = self._pixels.shape[:2]
+        figure, axes = plain_canvas(width / 40, height / 40)
+        axes.imshow(self._pixels, interpolation="nearest")
+        axes.set_axis_off()
+        for x, y, text in self._texts:
+            axes.text(x, y, text, fontsize=8, va="bottom")
+        return figure
 
 
 def plain_canvas(width: float, height: float) -> tuple[Any, Any]:

@@ -136,10 +136,11 @@ def test_claim_and_size() -> None:
     assert claim.guarantee == noise.SEEDED
     assert make(z, y, 10, source=noise.system()).claim.guarantee.startswith("(3, 1e-05)")
     packed, steps = moments.pack(digest)
-    assert sum(array.nbytes for array in packed.values()) == 10_920
+    assert sum(array.size for array in packed.values()) == 2_730
+    assert all(np.abs(array).max() < 2**23 for array in packed.values())
     back = moments.unpack(packed, steps, digest.sigma, claim)
     for name in ("counts", "sums", "second"):
-        np.testing.assert_allclose(getattr(back, name), getattr(digest, name), atol=1e-5)
+        np.testing.assert_allclose(getattr(back, name), getattr(digest, name), atol=5e-4)
 
 
 def test_packages_that_do_not_fit_are_refused() -> None:
@@ -231,12 +232,12 @@ def test_shrinkage_follows_the_noise() -> None:
     same = [make(z[i::4], y[i::4], 2, epsilon=0.5, source=noise.seeded(i)) for i in range(4)]
     pooled = sampling.pool(same)
     raw = [d.sums / d.counts[:, None] for d in same]
-    shrunk = sampling.client_means(same, pooled)
+    shrunk = sampling.shrunk_means(same, pooled)
     before = np.mean([np.abs(r - pooled.means).mean() for r in raw])
     after = np.mean([np.abs(s - pooled.means).mean() for s in shrunk])
     assert after < before
     clear = [dataclasses.replace(d, sigma=0.0) for d in same]
-    for kept, mean in zip(sampling.client_means(clear, sampling.pool(clear)), raw, strict=True):
+    for kept, mean in zip(sampling.shrunk_means(clear, sampling.pool(clear)), raw, strict=True):
         np.testing.assert_allclose(kept, mean, atol=1e-9)
 
 

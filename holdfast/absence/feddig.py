@@ -25,12 +25,20 @@ from torch import Tensor, nn
 
 from holdfast.absence.following import follow_memories, last_act, memory_of, stood_in
 from holdfast.absence.nothing import NoStandIns, Nothing
+from holdfast.absence.release import (
+    COMPACT,
+    check_features,
+    check_options,
+    excuse_of,
+    open_for,
+    receive_one,
+    release,
+    samples_of,
+)
 from holdfast.attacks import awake
-from holdfast.compact import Compact, bytes_of
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
-from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.errors import HoldfastError
-from holdfast.mixing import Laplace
+from holdfast.files import Unwritable
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
@@ -39,15 +47,9 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.round import Method
 
+__all__ = ["COMPACT", "FedDig", "open_for"]
 
-COMPACT = {  # how a digest travels, by the bits of a feature
-    "32": Compact("float32"),
-    "16": Compact("float16", compress=True),
-    "8": Compact("int8", compress=True),
-    "6": Compact("int6", compress=True),
-    "4": Compact("int4", compress=True),
-}
-LONGEST_EXCUSE = 500  # bytes
+EPSILON = 3.0  # of the strict modes where none is named
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class FedDig(Nothing):
     spd: int = 4  # samples per digest
     strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
     weights: Literal["balanced", "random"] = "balanced"
-    epsilon: float | None = None  # the paper's nominal epsilon; none: only mixing
+    epsilon: float | None = None  # mode paper: nominal; none: only mixing. Strict modes: true, for all of a release
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
     bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
     server_epochs: int = 1
@@ -68,6 +70,11 @@ class FedDig(Nothing):
     ema: float = 0.0  # averaging of the server model over rounds; 0: none
     literal: bool = False
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once
+    mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"  # see absence/release.py
+    delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
+    label_share: float = 0.5  # of epsilon that dp-full spends on labels
+    policy: str | None = None  # a policy file for clients that have none of their own
 
     def __post_init__(self) -> None:
         if self.spd < 1 or self.server_epochs < 0 or self.refresh < 0 or self.size < 1:
@@ -80,37 +87,35 @@ class FedDig(Nothing):
             raise ValueError(f"epsilon must be positive, got {self.epsilon}; leave it out for no noise.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
+        check_options(self)
+
+    @property
+    def true_epsilon(self) -> float:
+        """What a strict release may cost."""
+        return EPSILON if self.epsilon is None else self.epsilon
 
     # At a client ------------------------------------------------------------------------------------------------
 
     def make_digest(self, client: Client, round: int) -> Tensors:
-        """Line 3: mix one's features and perturb them."""
+        """Line 3: what the client releases, or why it does not."""
         from holdfast.client import samples_in
 
-        samples, generator = samples_in(client, round), rng(client.seed, round, client.id, "digest")
+        samples = samples_in(client, round)
         features, labels = samples.inputs[-1], samples.labels
         if client.attack is not None and awake(client.attack, round, "digest"):
+            generator = rng(client.seed, round, client.id, "digest attack")
             features, labels = client.attack.spoil(features, labels, client.about.classes, generator)
         try:
-            digest = make_digest(
-                features,
-                labels,
-                client.about.classes,
-                generator=generator,
-                spd=self.spd,
-                strategy=self.strategy,
-                weights=self.weights,
-                noise=None if self.epsilon is None else Laplace(self.epsilon, self.size),
-                task=client.about.task,
-                encoder=client.about.encoder,
-            )
-        except HoldfastError as error:  # too few samples, say: its update counts all the same
-            return {"none": torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)}
-        return seal_digest(digest, COMPACT[self.bits])
+            return release(self, client, features, labels, round)
+        except Unwritable:  # the run's own disk: to go on could not be resumed
+            raise
+        except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
+            return excuse_of(error)
 
     # At the moderator -------------------------------------------------------------------------------------------
 
     def begin(self, method: Method) -> Tensors:
+        check_features(self, method.bench.about)
         producer = method.bench.producer
         guidance = {} if producer is None else guidance_of(producer)
         return {"stood_in": torch.full((method.clients,), -1), **guidance}
@@ -128,7 +133,7 @@ class FedDig(Nothing):
             if not sealed:
                 continue
             try:
-                open_for(method, sealed)
+                receive_one(self, method, reply, sealed)
                 digests[reply.client] = sealed
             except HoldfastError as error:
                 refused[reply.client] = str(error)
@@ -141,7 +146,7 @@ class FedDig(Nothing):
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
         from holdfast.client import Client, train_job
 
-        digest = open_for(method, state.digests[client])
+        [digest] = samples_of(self, method, state.digests, state.round, [client])
         bench = method.bench
         samples = Samples((digest.features,), digest.labels)
         if bench.producer is not None:
@@ -188,7 +193,7 @@ class FedDig(Nothing):
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
         from holdfast.client import train
 
-        opened = [open_for(method, state.digests[client]) for client in sorted(state.digests)]
+        opened = samples_of(self, method, state.digests, state.round, sorted(state.digests))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = method.bench
         fill(bench.model, state.model, state.buffers)
@@ -239,17 +244,6 @@ class Guided(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.model(self.producer(features), features)
         return output
-
-
-def open_for(method: Method, sealed: Tensors) -> Digest:
-    """A digest that fits this run, or a sentence why it does not."""
-    if sealed.keys() == {"none"}:
-        excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
-        raise HoldfastError(f"there is none ({excuse})")
-    about = method.bench.about
-    return open_digest(
-        sealed, task=about.task, encoder=about.encoder, classes=about.classes, feature_shape=about.feature_shape
-    )
 
 
 def guidance_of(producer: nn.Module) -> Tensors:

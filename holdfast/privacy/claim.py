@@ -49,6 +49,8 @@ class Claim:
         """
         if self.entropy == SEEDED:
             return SEEDED
+        if not math.isfinite(self.epsilon_nominal):
+            return "no guarantee: there is no noise, so epsilon is infinite"
         if not math.isfinite(self.epsilon_total):
             return f"no guarantee: epsilon is infinite (nominal {self.epsilon_nominal:g})"
         return f"({self.epsilon_total:.4g}, {self.delta:g})-differential privacy: {self.adjacency}"
@@ -100,5 +102,26 @@ def paper(features: int, spd: int, S: int, epsilon: float) -> Claim:
             f"{features * S * epsilon / spd:g}.",
             "Strictly epsilon is infinite: tau is taken from the data and the mixed labels are released exactly.",
             "Floating-point noise leaks through its low bits.",
+        ),
+    )
+
+
+def only_mixing(features: int, spd: int) -> Claim:
+    """The claim of a mixed digest without noise: none.
+
+    >>> only_mixing(features=64, spd=4).guarantee
+    'no guarantee: there is no noise, so epsilon is infinite'
+    """
+    return dataclasses.replace(
+        paper(features, spd, 1, 1.0),
+        epsilon_nominal=math.inf,
+        epsilon_features=math.inf,
+        noise="none",
+        scale=0.0,
+        entropy="none",
+        notes=(
+            "There is no noise, so there is no differential privacy of any epsilon.",
+            f"Who knows {spd - 1} of the {spd} records of a digest knows the last one; the mixed labels are released "
+            "exactly.",
         ),
     )

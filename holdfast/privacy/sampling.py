@@ -79,7 +79,7 @@ def lda(digests: Sequence[MomentDigest]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
 
 
-def client_means(digests: Sequence[MomentDigest], pooled: Pooled) -> list[Array]:
+def shrunk_means(digests: Sequence[MomentDigest], pooled: Pooled) -> list[Array]:
     """Each client's class means, shrunk to the class mean by as much as noise, not difference, explains.
 
     A cell's own mean differs from the class mean by a true difference of variance b and noise of variance v =
@@ -103,21 +103,26 @@ def client_means(digests: Sequence[MomentDigest], pooled: Pooled) -> list[Array]
 def sample(
     digests: Sequence[MomentDigest], generator: torch.Generator, count: int | None = None
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """For each client (features, labels) drawn from its noisy moments, of unit norm; none where no cell is trusted.
-
-    count: records for each client, dealt to its trusted classes in proportion to their counts; None: as many as it has.
-    """
+    """For each client (features, labels) drawn from its noisy moments; none where no cell is trusted."""
     pooled = pool(digests)
+    means = shrunk_means(digests, pooled)
+    return [draw(digest, own, pooled, generator, count) for digest, own in zip(digests, means, strict=True)]
+
+
+def draw(
+    digest: MomentDigest, means: Array, pooled: Pooled, generator: torch.Generator, count: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of unit norm and labels of one client, drawn around its shrunk means with the pooled covariance.
+
+    count: records, dealt to its trusted classes in proportion to their counts; None: as many as it has.
+    """
+    weights = np.where(trusted_cells(digest), digest.counts, 0.0)
+    numbers = np.rint(weights).astype(np.int64) if count is None else shares(weights, count)
+    labels = torch.from_numpy(np.repeat(np.arange(len(weights)), numbers))
     root = torch.from_numpy(np.linalg.cholesky(pooled.covariance))
-    drawn = []
-    for digest, trusted, means in zip(digests, pooled.trusted, client_means(digests, pooled), strict=True):
-        weights = np.where(trusted, digest.counts, 0.0)
-        numbers = np.rint(weights).astype(np.int64) if count is None else shares(weights, count)
-        labels = torch.from_numpy(np.repeat(np.arange(len(weights)), numbers))
-        spread = torch.randn((len(labels), len(root)), generator=generator, dtype=torch.float64) @ root.T
-        features = torch.from_numpy(means)[labels] + spread
-        drawn.append((torch.nn.functional.normalize(features, dim=1).float(), labels))
-    return drawn
+    spread = torch.randn((len(labels), len(root)), generator=generator, dtype=torch.float64) @ root.T
+    features = torch.from_numpy(means)[labels] + spread
+    return torch.nn.functional.normalize(features, dim=1).float(), labels
 
 
 def shares(weights: Array, count: int) -> NDArray[np.int64]:

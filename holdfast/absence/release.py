@@ -1,0 +1,278 @@
+"""What a client releases, by mode, and what the moderator makes of it: features and soft labels, whatever the mode.
+
+paper             mixed features as published, with the nominal noise or none: no guarantee
+dp-label-public   mixed features with exact noise; labels and counts are declared public
+dp-full           the same with randomised labels
+moments           noisy counts, class sums and one second moment (privacy/moments.py): the recommended private choice
+
+A release is entered in the client's ledger before it leaves, and kept beside it: a client that is asked again for the
+same release (a lost reply, a run that was killed) answers with the same bytes, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from holdfast.compact import Compact, bytes_of
+from holdfast.core import Reply, Tensors
+from holdfast.digests import Digest, make_digest, open_digest, seal_digest
+from holdfast.errors import HoldfastError
+from holdfast.files import Damaged, Store
+from holdfast.mixing import Laplace
+from holdfast.privacy import claim as claims
+from holdfast.privacy import moments
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.grid import Grid
+from holdfast.privacy.house import house_of, let_out
+from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
+from holdfast.privacy.noise import Source, system
+from holdfast.privacy.sampling import draw, pool, shrunk_means
+from holdfast.privacy.wire import check_moments, open_moments, seal_moments
+from holdfast.randomness import rng
+
+if TYPE_CHECKING:
+    from holdfast.absence.feddig import FedDig
+    from holdfast.client import About, Client
+    from holdfast.round import Method
+
+COMPACT = {  # how a digest travels, by the bits of a feature
+    "32": Compact("float32"),
+    "16": Compact("float16", compress=True),
+    "8": Compact("int8", compress=True),
+    "6": Compact("int6", compress=True),
+    "4": Compact("int4", compress=True),
+}
+LONGEST_EXCUSE = 500  # bytes
+
+
+def check_options(options: FedDig) -> None:
+    """Refuse options that the mode does not have or that would break its promise."""
+    strict = options.mode != "paper"
+    if strict and options.weights != "balanced":
+        raise ValueError(f"mode {options.mode!r} mixes with equal weights; leave out weights = {options.weights!r}.")
+    if not 0 <= options.delta < 1 or (options.mode == "moments" and not options.delta):
+        raise ValueError(f"delta must lie between 0 and 1, for mode 'moments' above 0, got {options.delta}.")
+    if not 0 < options.clip < math.inf:
+        raise ValueError(f"clip must be positive, got {options.clip}.")
+    if options.mode == "moments" and options.clip != 1.0:
+        raise ValueError("mode 'moments' is proved for features within a length of 1; leave clip out.")
+    if not 0 < options.label_share < 1:
+        raise ValueError(f"label_share must lie between 0 and 1, got {options.label_share}.")
+
+
+def check_features(options: FedDig, about: About) -> None:
+    """Refuse strict modes where the encoder's features have no public bound."""
+    if options.mode != "paper" and len(about.feature_shape) != 1:
+        shape = "x".join(map(str, about.feature_shape))
+        raise HoldfastError(
+            f"absence.mode: {options.mode!r} needs features within a public norm bound, and the encoder's {shape} "
+            "features have none; choose encoder = 'scattering', or mode = 'paper'."
+        )
+
+
+# At a client ----------------------------------------------------------------------------------------------------
+
+
+def release(options: FedDig, client: Client, features: Tensor, labels: Tensor, round: int) -> Tensors:
+    """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
+    folder = client.memory._folder  # where the client keeps its things; None: it has no disk
+    period = round // options.refresh if options.refresh else 0
+    shelf = None if folder is None or not noisy(options) else Shelf(folder / "releases", f"{period:06d}.safetensors")
+    if shelf is not None and (kept := shelf.read()):
+        return kept
+    generator = rng(client.seed, round, client.id, "digest")
+    sealed, claim = make_release(options, client.about, features, labels, generator, system())
+    what = f"digest of {client.about.task}, client {client.id}, round {round}"
+    let_out(house_of(folder, options.policy), claim, what)
+    if shelf is not None:
+        shelf.write(sealed)
+    return sealed
+
+
+def noisy(options: FedDig) -> bool:
+    """Whether the release holds noise, so that making it again would be another release."""
+    return options.mode != "paper" or options.epsilon is not None
+
+
+class Shelf:
+    """The copy of a release that a client keeps; a damaged one is as good as none."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    def read(self) -> Tensors:
+        if not (self._folder / self._name).is_file():
+            return {}
+        try:
+            return safetensors.torch.load(Store(self._folder).read(self._name))
+        except Damaged:
+            return {}
+
+    def write(self, sealed: Tensors) -> None:
+        Store(self._folder).write(self._name, safetensors.torch.save(sealed))
+
+
+def make_release(
+    options: FedDig, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
+) -> tuple[Tensors, Claim]:
+    """The sealed release of these records and its claim; nothing is entered anywhere."""
+    if options.mode == "paper":
+        return paper_release(options, about, features, labels, generator)
+    z, y = features.numpy().astype(np.float64), labels.numpy()
+    if options.mode == "moments":
+        epsilon = options.true_epsilon
+        made = moments.make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
+        return seal_moments(made, about.task, about.encoder), made.claim
+    mixed = strict_mix(options, z, y, about.classes, generator, source)
+    digest = Digest(
+        torch.from_numpy(mixed.features).float(),
+        torch.from_numpy(mixed.labels).float(),
+        task=about.task,
+        encoder=about.encoder,
+        spd=min(options.spd, len(y)),
+        strategy=options.strategy,
+        weights="balanced",
+        noise=f"{mixed.claim.noise}, {mixed.claim.guarantee}",
+        samples=len(y),
+        used=len(y),
+    )
+    text = json.dumps(mixed.claim.as_json(), sort_keys=True)
+    claim = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return {**seal_digest(digest, COMPACT[options.bits]), "claim": claim}, mixed.claim
+
+
+def paper_release(
+    options: FedDig, about: About, features: Tensor, labels: Tensor, generator: torch.Generator
+) -> tuple[Tensors, Claim]:
+    """Line 3 of the paper's Algorithm 1: mix one's features and perturb them."""
+    digest = make_digest(
+        features,
+        labels,
+        about.classes,
+        generator=generator,
+        spd=options.spd,
+        strategy=options.strategy,
+        weights=options.weights,
+        noise=None if options.epsilon is None else Laplace(options.epsilon, options.size),
+        task=about.task,
+        encoder=about.encoder,
+    )
+    return seal_digest(digest, COMPACT[options.bits]), paper_claim(options, digest.feature_shape)
+
+
+def paper_claim(options: FedDig, feature_shape: tuple[int, ...]) -> Claim:
+    width = math.prod(feature_shape)
+    if options.epsilon is None:
+        return claims.only_mixing(width, options.spd)
+    return claims.paper(width, options.spd, options.size, options.epsilon)
+
+
+def strict_mix(
+    options: FedDig, z: Any, y: Any, classes: int, generator: torch.Generator, source: Source
+) -> MixedDigests:
+    """Mixed digests with exact noise: Gaussian on an l2 grid, or at delta 0 Laplace on the l1 grid that holds it."""
+    norm_l1 = options.delta == 0
+    grid = Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(z.shape[1]) if norm_l1 else 1.0))
+    epsilon, by_class = options.true_epsilon, options.strategy == "within"
+    if options.mode == "dp-label-public":
+        return dp_label_public(
+            z, y, classes, spd=options.spd, grid=grid, epsilon=epsilon, delta=options.delta, by_class=by_class,
+            generator=generator, source=source,
+        )  # fmt: skip
+    return dp_full(
+        z, y, classes, spd=options.spd, grid=grid, epsilon_features=epsilon * (1 - options.label_share),
+        epsilon_labels=epsilon * options.label_share, delta=options.delta, by_class=by_class, generator=generator,
+        source=source,
+    )  # fmt: skip
+
+
+def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int) -> Claim:
+    """What a release with these options will promise; it does not depend on the records, so one of zeros will do."""
+    if options.mode == "paper":
+        return paper_claim(options, feature_shape)
+    from holdfast.client import About
+
+    about = About("", classes, "", feature_shape)
+    check_features(options, about)
+    one = torch.zeros(1, *feature_shape), torch.zeros(1, dtype=torch.long)
+    return make_release(options, about, *one, torch.Generator(), system())[1]
+
+
+# At the moderator -----------------------------------------------------------------------------------------------
+
+
+def receive_one(options: FedDig, method: Method, reply: Reply, sealed: Tensors) -> None:
+    """Refuse a release that is damaged, absurd, or not what this run asked for."""
+    if options.mode == "moments":
+        where = "moment digest"
+        check_moments(open_moments_for(options, method, sealed), where, int(reply.scalars["samples"]))
+    else:
+        open_for(method, sealed)
+
+
+def samples_of(
+    options: FedDig, method: Method, digests: Mapping[int, Tensors], round: int, clients: Sequence[int]
+) -> list[Digest]:
+    """Features and soft labels that stand in for each of these clients in this round."""
+    if options.mode != "moments":
+        return [open_for(method, digests[client]) for client in clients]
+    opened = {client: open_moments_for(options, method, digests[client]) for client in sorted(digests)}
+    pooled = pool(list(opened.values()))
+    means = dict(zip(opened, shrunk_means(list(opened.values()), pooled), strict=True))
+    about, found = method.bench.about, []
+    for client in clients:
+        generator = rng(method.seed, round, client, "moments")
+        features, labels = draw(opened[client], means[client], pooled, generator)
+        soft = torch.nn.functional.one_hot(labels, about.classes).float()
+        count = len(labels)
+        found.append(
+            Digest(features, soft, about.task, about.encoder, 1, "within", "balanced", "moments", count, count)
+        )
+    return found
+
+
+def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> moments.MomentDigest:
+    refuse_excuse(sealed)
+    about = method.bench.about
+    expected = {
+        "task": about.task,
+        "encoder": about.encoder,
+        "classes": about.classes,
+        "features": math.prod(about.feature_shape),
+        "epsilon": options.true_epsilon,
+        "delta": options.delta,
+    }
+    return open_moments(sealed, expected, "moment digest")
+
+
+def open_for(method: Method, sealed: Tensors) -> Digest:
+    """A mixed digest that fits this run, or a sentence why it does not."""
+    refuse_excuse(sealed)
+    about = method.bench.about
+    return open_digest(
+        {name: tensor for name, tensor in sealed.items() if name != "claim"},
+        task=about.task,
+        encoder=about.encoder,
+        classes=about.classes,
+        feature_shape=about.feature_shape,
+    )
+
+
+def refuse_excuse(sealed: Tensors) -> None:
+    if sealed.keys() == {"none"}:
+        excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+        raise HoldfastError(f"there is none ({excuse})")
+
+
+def excuse_of(error: HoldfastError) -> Tensors:
+    """What a client sends in place of a digest: why there is none."""
+    return {"none": torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)}

@@ -1,0 +1,145 @@
+"""Real SuperLink, SuperNodes and moderator on loopback, killed, paused and woken: with TLS and keys, as by default."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_helpers import GENEROUS, marked, read, same_bits, wait_until
+
+from holdfast.engines.flower.app import write_app
+from holdfast.engines.flower.keys import make_keys
+from holdfast.engines.flower.local import Local, listens, local
+from holdfast.engines.flower.sites import usual_names
+from holdfast.experiment import Experiment, from_table
+from holdfast.play import resume, run
+from holdfast.round import Record
+from holdfast.runs import Run
+
+pytestmark = pytest.mark.xdist_group("flower")  # one after the other: each has a dozen processes
+SITES = usual_names(3)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    """One federation for the whole module; whoever breaks a part of it mends it."""
+    folder = tmp_path_factory.mktemp("flower")
+    marker = f"test-{uuid.uuid4()}"
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    patch.setenv("HOLDFAST_TEST", marker)
+    patch.setenv("HOLDFAST_TRAINING", str(folder))
+    torch.set_num_threads(1)
+    try:
+        with local(folder, SITES) as federation:
+            yield federation
+        wait_until(lambda: not marked(marker), "all processes are gone", 10)
+        assert not listens(federation.port)
+    finally:
+        for pid in marked(marker):
+            os.kill(pid, signal.SIGKILL)
+        patch.undo()
+
+
+def experiment(**changes: object) -> Experiment:
+    usual = {"task": "engine_helpers:pictures", "clients": 3, "partition": "iid", "batch_size": 8, "workers": 0}
+    return from_table({**usual, **changes})
+
+
+def records(folder: Path) -> list[Record]:
+    return Run.open(folder).records() if (folder / "rounds.jsonl").exists() else []
+
+
+def finish(here: Local, folder: Path) -> None:
+    wait_until(lambda: here.processes["moderator"].poll() is not None, "the run ends", GENEROUS)
+    assert (folder / "model.safetensors").exists(), here.log("moderator").read_text()[-3000:]
+
+
+def training(here: Local, site: str) -> Path:
+    return here.folder / f"training-{here.processes[f'{site}-work'].pid}"
+
+
+def wait_for_training(here: Local, site: str) -> None:
+    training(here, site).unlink(missing_ok=True)
+    wait_until(lambda: training(here, site).exists(), f"{site} trains")
+
+
+def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(algorithm="scaffold", absence="feddig", rounds=3, evaluate_every=3, scenario="forever")
+    app = write_app(tmp_path / "parity", wanted)
+    here.begin(app, out=str(tmp_path / "run"))
+    finish(here, tmp_path / "run")
+    history, reference = resume(tmp_path / "run"), run(wanted)
+    assert same_bits(history, reference)
+    assert history.accuracy == reference.accuracy
+    assert any(record.stand_ins for record in history.records)
+    assert not list((tmp_path / "run").glob("clients"))  # memories stay at the sites
+    assert list((here.folder / "sites" / "site-1").glob("*/clients/0001/*.safetensors"))
+
+
+def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: Path) -> None:
+    make_keys(tmp_path / "others", ["stranger"])
+    here.start_node("stranger", key=tmp_path / "others" / "stranger.key")
+    log = here.log("stranger")
+    wait_until(lambda: "ERROR" in log.read_text() or here.processes["stranger"].poll() is not None, "it is refused")
+    assert "SuperNode ID" not in log.read_text()
+    assert "stranger" not in here.flwr("supernode", "list", "up", "--format", "json")
+    here.kill("stranger")
+
+
+def test_a_moderator_that_is_killed_resumes_with_the_sites_still_there(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(
+        task="flower_helpers:unhurried", algorithm="scaffold", model="mlp:8", rounds=3, evaluate_every=3
+    )
+    app, out = write_app(tmp_path / "killed", wanted), tmp_path / "run"
+    here.begin(app, out=str(out))
+    wait_until(lambda: len(records(out)) == 1, "the first round is written down")
+    wait_for_training(here, "site-0")
+    moderators = [pid for pid in marked(os.environ["HOLDFAST_TEST"]) if b"flwr-serverapp" in read(pid, "cmdline")]
+    assert moderators
+    for pid in moderators:
+        os.kill(pid, signal.SIGKILL)
+    here.kill("moderator")
+    here.begin(app, out=str(out))
+    finish(here, out)
+    assert same_bits(resume(out), run(wanted))
+    assert [record.round for record in records(out)] == [0, 1, 2]
+
+
+def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(
+        task="flower_helpers:unhurried", absence="feddig", model="features", rounds=60, evaluate_every=60
+    )
+    app, out = write_app(tmp_path / "absent", wanted), tmp_path / "run"
+    here.begin(app, **{"out": str(out), "deadline-least": 6.0})
+    wait_until(lambda: records(out), "the first round, with all digests")
+    wait_for_training(here, "site-1")
+    here.kill("site-1")
+    start = time.monotonic()
+    gone = wait_until(lambda: [r for r in records(out) if 1 in r.absent], "site-1 is missed")[0]
+    assert time.monotonic() - start < 40  # by the round's deadline, not by Flower's heartbeat of 48 s and more
+    assert "did not answer" in gone.absent[1]
+    assert gone.stand_ins == [1]
+    here.start_node("site-1")
+    back = wait_until(
+        lambda: [r for r in records(out) if r.round > gone.round and 1 in r.weights and 1 not in r.absent],
+        "site-1 is back",
+    )[0]
+    assert back.stand_ins == []
+
+    wait_for_training(here, "site-2")
+    here.kill("site-2", signal.SIGSTOP)
+    asleep = wait_until(lambda: [r for r in records(out) if 2 in r.absent and r.round > back.round], "it is missed")[0]
+    assert asleep.stand_ins == [2]
+    here.kill("site-2", signal.SIGCONT)
+    wait_until(lambda: [r for r in records(out) if r.round > asleep.round and 2 not in r.absent], "site-2 is back")
+    here.kill("moderator")
+    for pid in marked(os.environ["HOLDFAST_TEST"]):
+        if b"flwr-serverapp" in read(pid, "cmdline"):
+            os.kill(pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ from holdfast.report import save_report
 from holdfast.report.figures import mean_curve
 from holdfast.report.page import page
 from holdfast.report.payload import STEPS, grid, happenings, payload, presence, ranges
-from holdfast.report.privacy import privacy_words
+from holdfast.report.privacy import UPDATES, privacy_words
 from holdfast.report.story import find_runs, read_story
 from holdfast.report.words import headline, labels
 from holdfast.runs import History
@@ -185,9 +185,7 @@ def test_digests_tell_what_they_are(tmp_path: Path) -> None:
 
 def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
     story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
-    assert privacy_words(story) == [
-        "Updates of the model left each client that was heard; they carry no formal guarantee."
-    ]
+    assert privacy_words(story) == [UPDATES]
     mixed = {"client": 0, "mode": "only mixing", "spd": 4}
     noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4]}
     words = privacy_words(dataclasses.replace(story, digests=[mixed, noisy]))

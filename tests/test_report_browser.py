@@ -63,7 +63,9 @@ def choose(driver: Any, selector: str, value: str) -> None:
 
 def test_the_page_draws_its_plots_without_complaint(driver: Any, compared: Path) -> None:
     open_page(driver, compared)
-    assert texts(driver, "h1") == ["FedAvg + FedDig kept 80.0 % when all 2 clients left; FedAvg fell to 40.0 %."]
+    assert texts(driver, "h1") == [
+        "FedAvg + FedDig kept 80.0\u00a0% when all 2 clients left; FedAvg fell to 40.0\u00a0%."
+    ]
     assert count(driver, "#accuracy-plot path.line") == 2
     assert count(driver, "#accuracy-plot path.band") == 2
     assert count(driver, "#seconds-plot path.bars") == 3  # stand-ins and trust took no time
@@ -121,7 +123,7 @@ def test_hovering_and_walking_tell_the_values(driver: Any, compared: Path) -> No
     assert "there" in texts(driver, "#tip")[0] or "stands in" in texts(driver, "#tip")[0]
     plot = driver.find_element("css selector", "#accuracy-plot")
     plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
-    expected = "Round 2\nFedAvg + FedDig: 83.0 % ± 1.4\nFedAvg: 83.0 % ± 1.4"  # seeds at 82 and 84
+    expected = "Round 2\nFedAvg + FedDig: 83.0\u00a0% ± 1.4\nFedAvg: 83.0\u00a0% ± 1.4"  # seeds at 82 and 84
     assert texts(driver, "#spoken") == [expected] == texts(driver, "#tip")
     driver.find_element("css selector", "#accuracy-plot").send_keys("+")
     assert driver.execute_script("return view.zoom") is not None

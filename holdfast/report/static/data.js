@@ -90,7 +90,7 @@ function fullRange() {
 }
 const range = () => view.zoom || fullRange();
 
-const percent = value => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+const percent = value => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}\u00a0%`);
 function bytes(value) {
   for (const unit of ["B", "kB", "MB", "GB"]) {
     if (value < 1000 || unit === "GB") return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)} ${unit}`;

@@ -8,6 +8,7 @@ function cividis(share) {
   return `rgb(${CIVIDIS[i].map((value, k) => Math.round(value + part * (CIVIDIS[i + 1][k] - value))).join(",")})`;
 }
 
+const MARKS = { s: "?", d: "D", r: "×" }; // where there is room: colours alone do not tell everyone apart
 const TOP = 4; // room for the first name where rows are thin
 const rowHeight = count => (count <= 12 ? 20 : count <= 32 ? 14 : 9);
 
@@ -89,11 +90,11 @@ function presencePlot(run) {
     pen.fillRect(x, y, width, height);
     if (code === "a") hatch(pen, x, y, width, height, pale);
     if (code === "q") { pen.fillStyle = green; pen.fillRect(x, y + height / 2, width, height / 2); }
-    if (width < 9 || height < 12 || !"sd".includes(code)) return;
+    if (width < 9 || height < 12 || !(code in MARKS)) return;
     pen.fillStyle = ink;
     pen.font = "700 11px system-ui, sans-serif";
     pen.textAlign = "center";
-    pen.fillText(code === "s" ? "?" : "D", x + width / 2, y + height / 2 + 4);
+    pen.fillText(MARKS[code], x + width / 2, y + height / 2 + 4);
   };
   const counts = code => sum(run.presence.map(row => row.split(code).length - 1));
   const total = Math.max(1, run.clients * run.rounds.length);
@@ -122,7 +123,7 @@ function presenceSwatch(code) {
   box.append(svg("rect", { width: 18, height: 13, fill: css(PRESENCE[code][1]), stroke: css("--line") }));
   if (code === "a") for (const k of [-4, 2, 8, 14]) box.append(svg("line", { x1: k, y1: 13, x2: k + 13, y2: 0, stroke: css("--hatch") }));
   if (code === "q") box.append(svg("rect", { y: 6.5, width: 18, height: 6.5, fill: css("--digest") }));
-  const mark = { s: "?", d: "D" }[code];
+  const mark = MARKS[code];
   if (mark) {
     const letter = svg("text", { x: 9, y: 10.5, "text-anchor": "middle", "font-weight": 700 }, mark);
     letter.style.fill = css("--card");

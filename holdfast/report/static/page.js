@@ -56,8 +56,9 @@ function render() {
   hideTip();
   const main = document.getElementById("main");
   const open = [...main.querySelectorAll("details")].map(one => one.open);
-  document.getElementById("headline").textContent = story.headline[0] || "Waiting for the first round.";
-  document.getElementById("more-headlines").replaceChildren(...story.headline.slice(1, 6).map(text => make("li", {}, text)));
+  const [first, ...more] = story.headline.map(text => text.replaceAll(" %", "\u00a0%"));
+  document.getElementById("headline").textContent = first || "Waiting for the first round.";
+  document.getElementById("more-headlines").replaceChildren(...more.slice(0, 5).map(text => make("li", {}, text)));
   document.title = story.headline[0] ? `${story.headline[0]} · Holdfast` : "Holdfast";
   if (!runs.length || !shown().length) { main.replaceChildren(); return; }
   if (view.zoom && view.zoom[0] >= fullRange()[1]) view.zoom = null;

@@ -91,7 +91,7 @@ function happeningsTable(caption, rows, run, most = 12) {
   }
   return table(caption, ["client", "what", "why", "rounds", "times"], rows.map(row => [
     row.client === null ? "–" : `${row.client}${run.hostile.includes(row.client) ? " ☠" : ""}`, make("td", { class: `kind ${row.kind}` }, row.kind), row.why, row.rounds, row.count ? String(row.count) : "",
-  ]), ["", "", "wide", "", "n"]);
+  ]), ["", "", "wide", "rounds", "n"]);
 }
 
 function costSection(run) {

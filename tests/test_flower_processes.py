@@ -62,7 +62,7 @@ def finish(here: Local, folder: Path) -> None:
 
 
 def training(here: Local, site: str) -> Path:
-    return here.folder / f"training-{here.processes[f'{site}-work'].pid}"
+    return here.folder / f"training-{here.processes[site].pid}"
 
 
 def wait_for_training(here: Local, site: str) -> None:
@@ -87,7 +87,7 @@ def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: 
     make_keys(tmp_path / "others", ["stranger"])
     here.start_node("stranger", key=tmp_path / "others" / "stranger.key")
     log = here.log("stranger")
-    wait_until(lambda: "ERROR" in log.read_text() or here.processes["stranger"].poll() is not None, "it is refused")
+    wait_until(lambda: log.read_text().count("started again") >= 2, "it is refused, again and again")
     assert "SuperNode ID" not in log.read_text()
     assert "stranger" not in here.flwr("supernode", "list", "up", "--format", "json")
     here.kill("stranger")
@@ -95,7 +95,7 @@ def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: 
 
 def test_a_moderator_that_is_killed_resumes_with_the_sites_still_there(here: Local, tmp_path: Path) -> None:
     wanted = experiment(
-        task="flower_helpers:unhurried", algorithm="scaffold", model="mlp:8", rounds=3, evaluate_every=3
+        task="flower_helpers:unhurried", algorithm="scaffold", model="mlp:8", rounds=2, evaluate_every=2
     )
     app, out = write_app(tmp_path / "killed", wanted), tmp_path / "run"
     here.begin(app, out=str(out))
@@ -109,7 +109,7 @@ def test_a_moderator_that_is_killed_resumes_with_the_sites_still_there(here: Loc
     here.begin(app, out=str(out))
     finish(here, out)
     assert same_bits(resume(out), run(wanted))
-    assert [record.round for record in records(out)] == [0, 1, 2]
+    assert [record.round for record in records(out)] == [0, 1]
 
 
 def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Flower starts Python, PyTorch and the app anew for every message: seconds each time. A SuperNode with
 `--isolation process` leaves that to somebody else, and here is somebody else: it takes the SuperNode's tasks one after
-the other and calls the app, which keeps its plan and its samples from message to message.
+the other and calls the app, which keeps its plan and its samples from message to message. It also starts the SuperNode,
+and again whenever that ends: a SuperLink turns a node away that comes back before it was missed.
 
 With `app`, the site runs its own copy of the app and never the code that the moderator sends along.
 """
@@ -13,9 +14,11 @@ import argparse
 import importlib
 import logging
 import os
+import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,25 +41,49 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from holdfast.engines.flower.local import end_with_parent
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast")
 POLL = 0.1  # seconds between two looks for a task
+AGAIN = 3.0  # seconds before a SuperNode that ended is started again
+
+
+class Node:
+    """A SuperNode that is started again whenever it ends."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._when = 0.0
+        self.look()
+
+    def look(self) -> None:
+        """Start the SuperNode if it is not running, but not more often than every few seconds."""
+        if not self._command or (self._process is not None and self._process.poll() is None):
+            return
+        if self._process is not None and time.monotonic() - self._when < AGAIN:
+            return
+        if self._process is not None:
+            log.warning("The SuperNode ended with code %s; it is started again.", self._process.returncode)
+        self._process, self._when = subprocess.Popen(self._command, preexec_fn=end_with_parent), time.monotonic()
 
 
 class Executor:
     """Takes the tasks of one SuperNode."""
 
-    def __init__(self, address: str, own: ClientApp | None = None) -> None:
+    def __init__(self, address: str, node: Node, own: ClientApp | None = None) -> None:
         self._address = address
+        self._node = node
         self._own = own
         self._apps: dict[str, ClientApp] = {}  # by the hash of the moderator's app
-        self._client = self._connect()
+        self._client = self._connect(tries=1)
 
     def serve(self) -> None:
         """Work until the process that started this one is gone."""
         parent = os.getppid()
         while os.getppid() == parent:
+            self._node.look()
             token = ""
             with suppress(httpx.HTTPError):  # the SuperNode is not up yet, or just going down
                 task = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
@@ -71,7 +98,7 @@ class Executor:
 
     def work(self, token: str) -> None:
         """Do one task: take the message, call the app, give the reply back."""
-        client = self._connect(RuntimeTokenHttpInterceptor(token))
+        client = self._connect(RuntimeTokenHttpInterceptor(token), tries=3)
         heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heart.start()
         context, status, details = None, SubStatus.FAILED, ""
@@ -99,13 +126,15 @@ class Executor:
             self._apps[fab.hash_str] = load(run.fab_id, run.fab_version, fab.hash_str)
         return self._apps[fab.hash_str]
 
-    def _connect(self, *more: ProtobufClientInterceptor) -> RuntimeHttpClient:
+    def _connect(self, *more: ProtobufClientInterceptor, tries: int) -> RuntimeHttpClient:
+        retry = make_simple_http_retry_invoker()
+        retry.max_tries = tries
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
             insecure=True,  # the SuperNode's own API, on loopback
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *more],
-            retry_invoker=make_simple_http_retry_invoker(),
+            retry_invoker=retry,
         )
 
 
@@ -124,16 +153,20 @@ def load_own(folder: Path) -> ClientApp:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs the tasks of one SuperNode.")
+    """ADDRESS [--app DIR] -- COMMAND: work for the SuperNode that COMMAND starts and that listens on ADDRESS."""
+    parser = argparse.ArgumentParser(description="Keeps one SuperNode up and does its tasks.")
     parser.add_argument("address", help="of the SuperNode's own API, as in 127.0.0.1:9094")
     parser.add_argument("--app", type=Path, help="run this app, and no code that the moderator sends")
+    parser.add_argument("node", nargs="*", help="how to start the SuperNode, after --")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for noisy in ("httpx", "flwr"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    node = Node(arguments.node)
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # slow to import: now, not in the first round
     importlib.import_module("holdfast.flower")
-    Executor(arguments.address, load_own(arguments.app) if arguments.app else None).serve()
+    Executor(arguments.address, node, load_own(arguments.app) if arguments.app else None).serve()
 
 
 if __name__ == "__main__":

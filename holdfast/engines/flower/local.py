@@ -92,7 +92,7 @@ class Local:
         config: Mapping[str, Any] | None = None,
         app: Path | None = None,
     ) -> None:
-        """Start a site: its SuperNode, and beside it the process that works for it."""
+        """Start a site: the process that works for it, which keeps its SuperNode up."""
         own = self.folder / "sites" / site
         make_folder(own)
         words = {"site": site, "folder": str(own.resolve()), **(config or {})}
@@ -101,11 +101,10 @@ class Local:
             security = ["--root-certificates", str(ca or self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
         port = str(free_port())
-        command = ["flower-supernode", "--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
-        command += ["--isolation", "process", "--node-config", pairs(words), *security]
-        self._start(site, command)
+        node = [self._command("flower-supernode"), "--superlink", superlink or f"127.0.0.1:{self.port}"]
+        node += ["--port", port, "--isolation", "process", "--node-config", pairs(words), *security]
         work = [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"]
-        self._start(f"{site}-work", work + (["--app", str(app.resolve())] if app else []))
+        self._start(site, [*work, *(["--app", str(app.resolve())] if app else []), "--", *node])
 
     def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
         """Begin a run of an app; the process that is returned follows its log and ends with it."""
@@ -127,12 +126,12 @@ class Local:
         return self.home / f"{name}.log"
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a process, or to both of a site's, and to all that they started."""
-        for process in [self.processes[key] for key in (name, f"{name}-work") if key in self.processes]:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            if number == signal.SIGKILL:
-                process.wait()
+        """Send a signal to a process and all that it started."""
+        process = self.processes[name]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if number == signal.SIGKILL:
+            process.wait()
 
     def close(self) -> None:
         """Take everything down: ask, wait a little, then insist."""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
+from holdfast.cli.flower import flower_app
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -132,6 +133,7 @@ app.command(rich_help_panel=LOOK)(reporting.watch)
 app.command(rich_help_panel=USE)(reporting.predict)
 app.command(rich_help_panel=USE)(reporting.export)
 app.add_typer(digest_app, name="digest", rich_help_panel=USE)
+app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 
 
 def main() -> None:

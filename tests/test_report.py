@@ -22,7 +22,6 @@ from holdfast.cli.reporting import report, watch
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.play import run
-from holdfast.privacy.claim import Claim, paper
 from holdfast.report import save_report
 from holdfast.report.figures import mean_curve
 from holdfast.report.page import page
@@ -165,6 +164,11 @@ def test_the_payload_of_a_run(tmp_path: Path) -> None:
     json.dumps(told, allow_nan=False)
 
 
+def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    runs = [read_story(make_run(tmp_path / place / "run", [judged(0, 0.5)])) for place in "ab"]
+    assert [one["id"] for one in payload(runs)["runs"]] == ["run", "run (2)"]
+
+
 def test_digests_tell_what_they_are(tmp_path: Path) -> None:
     import torch
 
@@ -186,15 +190,20 @@ def test_digests_tell_what_they_are(tmp_path: Path) -> None:
 def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
     story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
     assert privacy_words(story) == [UPDATES]
-    mixed = {"client": 0, "mode": "only mixing", "spd": 4}
-    noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4]}
-    words = privacy_words(dataclasses.replace(story, digests=[mixed, noisy]))
-    assert words[1].startswith("1 of 2 digests: means of 4 samples without noise")
-    assert words[2] == "1 of 2 digests: no guarantee: epsilon is infinite (nominal 0.005)."
-    assert "the features alone would cost 6400" in words[3]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
-    claimed = {**noisy, "claim": Claim.as_json(paper(2, 1, 10, 0.1))}
-    words = privacy_words(dataclasses.replace(story, digests=[claimed]))
-    assert words[1] == "All digests: no guarantee: epsilon is infinite (nominal 0.1)."
+    noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4], "releases": 1}
+    words = privacy_words(dataclasses.replace(story, digests=[noisy]))
+    assert words[:2] == [UPDATES, "Each digest: no guarantee: epsilon is infinite (nominal 0.005)."]
+    assert "the features alone would cost 6400" in words[2]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
+    again = privacy_words(dataclasses.replace(story, digests=[{**noisy, "releases": 3}]))
+    assert again[-1] == "Up to 3 digests of one client were released; each of them costs its epsilon again."
+
+
+def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
+    keys = {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}}
+    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], **keys))
+    moments = {"client": 0, "mode": "moments and noise", "feature_shape": [64], "releases": 1}
+    words = privacy_words(dataclasses.replace(story, digests=[moments]))
+    assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy", words[1])
 
 
 def test_guidance_pictures_of_a_real_run(tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ MOST_HAPPENINGS = 200  # rows of a run's table; a rule that suspects everyone ev
 def payload(stories: Sequence[Story]) -> dict[str, Any]:
     """Everything the page shows."""
     names = labels(stories)
-    return {
-        "headline": headline(stories),
-        "runs": [run_payload(story, name) for story, name in zip(stories, names, strict=True)],
-    }
+    told = [run_payload(story, name) for story, name in zip(stories, names, strict=True)]
+    seen: list[str] = []
+    for run in told:  # two comparisons may have runs of the same name
+        seen.append(run["folder"])
+        times = seen.count(run["folder"])
+        run["id"] = run["folder"] if times == 1 else f"{run['folder']} ({times})"
+    return {"headline": headline(stories), "runs": told}
 
 
 def run_payload(story: Story, name: str) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "up": [record.bytes_up for record in records],
         "down": [record.bytes_down for record in records],
         "happenings": happenings(records),
-        "digests": [{key: value for key, value in facts.items() if key != "claim"} for facts in story.digests],
+        "digests": list(story.digests),
         "privacy": privacy_words(story),
         "guidance": list(story.guidance),
         "experiment": {key: value for key, value in experiment.as_json().items() if value is not None},

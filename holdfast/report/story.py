@@ -18,7 +18,7 @@ from holdfast.round import Record
 from holdfast.runs import History, Run
 from holdfast.tasks.named import DATA_SETS
 
-TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape", "claim")  # of a digest's manifest
+TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape")  # of a digest's manifest
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,13 @@ def newest_digests(folder: Path) -> dict[int, Path]:
 def digest_facts(path: Path) -> dict[str, Any]:
     """What a digest says of itself: how many, of how many samples, and how they are protected."""
     client, since = (int(part) for part in path.stem.split("-"))
-    facts: dict[str, Any] = {"client": client, "round": since, "bytes": path.stat().st_size}
+    releases = len(list(path.parent.glob(f"{client:04d}-*.safetensors")))
+    facts: dict[str, Any] = {"client": client, "round": since, "bytes": path.stat().st_size, "releases": releases}
     try:
         with safetensors.safe_open(path, framework="np") as file:
             manifest = json.loads(file.get_tensor("manifest").tobytes()) if "manifest" in file.keys() else {}  # noqa: SIM118
     except (OSError, ValueError, safetensors.SafetensorError):
         return {**facts, "mode": "damaged"}
+    if "steps" in manifest:  # a moment digest: sums over all samples, none of them mixed with a few others
+        return {**facts, "mode": "moments and noise", "feature_shape": [manifest.get("features")]}
     return facts | {key: manifest[key] for key in TOLD if key in manifest}

@@ -40,7 +40,7 @@ const methodsShown = () => unique(shown().map(run => run.label));
 // The run whose clients are looked at closely: the chosen one if it is shown, else the one with the most to tell.
 function focusRun() {
   const list = shown();
-  const chosen = list.find(run => run.folder === view.focus);
+  const chosen = list.find(run => run.id === view.focus);
   if (chosen) return chosen;
   const score = run => run.digests.length * 2 + run.happenings.length;
   return list.reduce((best, run) => (best === null || score(run) > score(best) ? run : best), null);

@@ -32,7 +32,7 @@ function controls() {
   if (seeds.length > 1)
     groups.push(choiceGroup("Seed", [options("seed", "Seed", [["all", `mean of ${seeds.length}`], ...seeds.map(seed => [String(seed), String(seed)])], String(view.seed), value => { view.seed = value === "all" ? "all" : Number(value); })]));
   if (shown().length > 1)
-    groups.push(choiceGroup("Look closely at", [options("focus", "Look closely at", shown().map(run => [run.folder, nameOf(run)]), focusRun().folder, value => { view.focus = value; })]));
+    groups.push(choiceGroup("Look closely at", [options("focus", "Look closely at", shown().map(run => [run.id, nameOf(run)]), focusRun().id, value => { view.focus = value; })]));
   if (view.zoom)
     groups.push(make("button", { id: "whole", on: { click: () => zoomTo(null) } }, `Rounds ${view.zoom[0]}–${view.zoom[1]}  ✕`));
   const nav = document.getElementById("controls");

@@ -128,6 +128,22 @@ def methods() -> None:
     list_methods()
 
 
+@app.command(rich_help_panel=RUNS)
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, ...")],
+    scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",
+    data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
+    set: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs [default: runs/NAME-SCALE-TIME].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Reproduce a table or figure of the papers: ours beside theirs."""
+    from holdfast.cli.reproducing import reproduce_paper
+
+    reproduce_paper(name, scale, data, out, seeds, set or [], json)
+
+
 app.command(rich_help_panel=LOOK)(reporting.report)
 app.command(rich_help_panel=LOOK)(reporting.watch)
 app.command(rich_help_panel=USE)(reporting.predict)

@@ -66,6 +66,15 @@ def test_hostile_clients_are_in_the_headline(tmp_path: Path) -> None:
     assert told(run) == ["FedAvg reached 50.0 % with 1 of 2 clients hostile (signflip)."]
 
 
+def test_the_best_is_held_against_plain_fedavg(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, [judged(0, accuracy)], trust=name)
+        for name, accuracy in (("fedtest", 0.8), ("auto", 0.6), ("krum", 0.5))
+    ]
+    assert told(*runs) == ["FedAvg + FedTest reached 80.0 % with everybody present; FedAvg 60.0 %."]
+    assert told(*runs[1:]) == ["FedAvg reached 60.0 % with everybody present; FedAvg + Krum 50.0 %."]
+
+
 def test_methods_that_hardly_differ_are_not_ranked(tmp_path: Path) -> None:
     names = ("fedavg", "feddyn", "fednova")
     runs = [make_run(tmp_path / n, [judged(0, 0.5 + 0.001 * i)], algorithm=n) for i, n in enumerate(names)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.attacks.adversary import choose_hostile
 from holdfast.errors import HoldfastError
 from holdfast.report.curves import COLOURS, DASHES
 from holdfast.report.payload import presence
@@ -103,7 +104,10 @@ def draw_presence(panel: Any, name: str, story: Story) -> None:
     last = len(story.records) + 0.5
     if story.records:
         panel.imshow(picture, aspect="auto", interpolation="nearest", extent=(0.5, last, len(clients) - 0.5, -0.5))
-    panel.set_xlabel(f"round ({name}, seed {story.experiment.seed})", fontsize=8)
+    about, experiment = f"round ({name}, seed {story.experiment.seed})", story.experiment
+    if hostile := choose_hostile(experiment.clients, experiment.attackers, experiment.seed):
+        about += f"\nhostile: {', '.join(map(str, hostile[:20]))}" + (" ..." if len(hostile) > 20 else "")
+    panel.set_xlabel(about, fontsize=8)
     panel.tick_params(labelleft=True)
     panel.yaxis.get_major_locator().set_params(integer=True)
 

@@ -18,6 +18,16 @@ NAMES = {
     "scaffold": "SCAFFOLD",
     "feddig": "FedDig",
     "fedtest": "FedTest",
+    "servertest": "server test",
+    "krum": "Krum",
+    "multikrum": "Multi-Krum",
+    "geomedian": "geometric median",
+    "trimmed": "trimmed mean",
+    "clipping": "centred clipping",
+    "normclip": "norm clipping",
+    "nnm": "NNM",
+    "bulyan": "Bulyan",
+    "fltrust": "FLTrust",
 }
 KEPT = 0.05  # a method that lost less than this of its best accuracy kept it
 CLOSE = 0.005
@@ -43,11 +53,12 @@ def situation(experiment: Experiment) -> str:
     """Who is away and who is hostile, as one name.
 
     >>> situation(Experiment(clients=9, attack=Choice("signflip"), attackers=2))
-    'none, 2 x signflip'
+    'signflip x2'
     """
     if not experiment.attackers:
         return str(experiment.scenario)
-    return f"{experiment.scenario}, {experiment.attackers} x {experiment.attack}"
+    hostile = f"{experiment.attack} x{experiment.attackers}"
+    return hostile if experiment.scenario.name == "none" else f"{experiment.scenario}, {hostile}"
 
 
 def labels(stories: Sequence[Story]) -> list[str]:
@@ -90,20 +101,21 @@ def headline(stories: Sequence[Story]) -> list[str]:
 
 
 def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
-    """What a scenario did to the methods, and how far they lie apart."""
+    """What a situation did to the methods, and how far they lie apart: the best against plain FedAvg, or the worst."""
     methods: dict[str, list[Story]] = {}
     for name, story in here:
         methods.setdefault(name, []).append(story)
     final = {name: statistics.mean(s.final_accuracy or 0.0 for s in found) for name, found in methods.items()}
     best, worst = max(final, key=lambda name: final[name]), min(final, key=lambda name: final[name])
+    rival = "FedAvg" if "FedAvg" in final and best != "FedAvg" else worst
     when = circumstance([story for _, story in here])
-    verbs = {name: verb(methods[name], final[name]) for name in (best, worst)}
+    verbs = {name: verb(methods[name], final[name]) for name in (best, rival)}
     text = f"{best} {verbs[best]} {percent(final[best])} {when}"
     if len(final) > 2 and final[best] - final[worst] < CLOSE:
         text += f"; the other {len(final) - 1} methods lie within half a point"
     elif len(final) > 1:
-        second = f"{worst} {verbs[worst]}" if verbs[best] != verbs[worst] else worst
-        text += f"; {second} {percent(final[worst])}"
+        second = f"{rival} {verbs[rival]}" if verbs[best] != verbs[rival] else rival
+        text += f"; {second} {percent(final[rival])}"
     return final[best] - final[worst], text + "."
 
 

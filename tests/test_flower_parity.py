@@ -14,6 +14,8 @@ from holdfast.experiment import Experiment, from_table
 from holdfast.files import read_lines
 from holdfast.play import run
 
+JOBS = ("train", "evaluate")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
@@ -33,13 +35,27 @@ def test_each_algorithm_gives_the_same_bits_with_clients_that_come_and_go(tmp_pa
     assert_same_run(play(tmp_path, wanted), run(wanted))
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "feddyn"])
-@pytest.mark.parametrize("model", ["features", "full"])
+@pytest.mark.parametrize(
+    ("algorithm", "model"), [("fedavg", "features"), ("scaffold", "full"), ("feddyn", "features"), ("fedavg", "full")]
+)
 def test_feddig_gives_the_same_bits_while_its_clients_leave(tmp_path: Path, algorithm: str, model: str) -> None:
     wanted = pictures(algorithm=algorithm, absence="feddig", model=model, scenario="sequential", rounds=6)
     history = play(tmp_path, wanted)
     assert_same_run(history, run(wanted))
     assert any(record.stand_ins for record in history.records)
+
+
+@pytest.mark.parametrize("trust", ["fedtest:2", "servertest", "median"])
+def test_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: Path, trust: str) -> None:
+    absence = {"absence": "feddig", "model": "features"} if trust == "servertest" else {"model": "cnn"}
+    wanted = pictures(trust=trust, rounds=2, attack="signflip", attackers=1, **absence)
+    history, reference = play(tmp_path, wanted), run(wanted)
+    assert_same_run(history, reference)
+    assert [record.scores for record in history.records] == [record.scores for record in reference.records]
+    if trust == "fedtest:2":  # the moderator relays the models: three of them to each of two testers
+        relayed = [line for line in read_lines(tmp_path / "run" / "exchanges.jsonl") if line["job"] not in JOBS]
+        assert len(relayed) == 2
+        assert history.bytes_down == reference.bytes_down > 0
 
 
 def test_the_model_with_buffers_gives_the_same_bits(tmp_path: Path) -> None:

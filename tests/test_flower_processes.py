@@ -71,7 +71,7 @@ def wait_for_training(here: Local, site: str) -> None:
 
 
 def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tmp_path: Path) -> None:
-    wanted = experiment(algorithm="scaffold", absence="feddig", rounds=3, evaluate_every=3, scenario="forever")
+    wanted = experiment(algorithm="scaffold", absence="feddig", rounds=2, evaluate_every=2, scenario="forever")
     app = write_app(tmp_path / "parity", wanted)
     here.begin(app, out=str(tmp_path / "run"))
     finish(here, tmp_path / "run")
@@ -87,7 +87,7 @@ def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: 
     make_keys(tmp_path / "others", ["stranger"])
     here.start_node("stranger", key=tmp_path / "others" / "stranger.key")
     log = here.log("stranger")
-    wait_until(lambda: log.read_text().count("started again") >= 2, "it is refused, again and again")
+    wait_until(lambda: "started again" in log.read_text(), "it is refused and tries again")
     assert "SuperNode ID" not in log.read_text()
     assert "stranger" not in here.flwr("supernode", "list", "up", "--format", "json")
     here.kill("stranger")
@@ -126,19 +126,24 @@ def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, t
     assert time.monotonic() - start < 40  # by the round's deadline, not by Flower's heartbeat of 48 s and more
     assert "did not answer" in gone.absent[1]
     assert gone.stand_ins == [1]
-    here.start_node("site-1")
+    here.start_node("site-1")  # Flower lets it in when it has missed the old one: while that takes its time ...
+
+    wait_for_training(here, "site-2")
+    here.kill("site-2", signal.SIGSTOP)
+    asleep = wait_until(lambda: [r for r in records(out) if 2 in r.absent], "site-2 is missed")[0]
+    assert 2 in asleep.stand_ins
+    here.kill("site-2", signal.SIGCONT)
+    awake = wait_until(
+        lambda: [r for r in records(out) if r.round > asleep.round and 2 in r.weights and 2 not in r.absent],
+        "site-2 is back",
+    )[0]
+    assert 2 not in awake.stand_ins
+
     back = wait_until(
         lambda: [r for r in records(out) if r.round > gone.round and 1 in r.weights and 1 not in r.absent],
         "site-1 is back",
     )[0]
-    assert back.stand_ins == []
-
-    wait_for_training(here, "site-2")
-    here.kill("site-2", signal.SIGSTOP)
-    asleep = wait_until(lambda: [r for r in records(out) if 2 in r.absent and r.round > back.round], "it is missed")[0]
-    assert asleep.stand_ins == [2]
-    here.kill("site-2", signal.SIGCONT)
-    wait_until(lambda: [r for r in records(out) if r.round > asleep.round and 2 not in r.absent], "site-2 is back")
+    assert 1 not in back.stand_ins
     here.kill("moderator")
     for pid in marked(os.environ["HOLDFAST_TEST"]):
         if b"flwr-serverapp" in read(pid, "cmdline"):

@@ -20,9 +20,16 @@ UserConfig = dict[str, Any]
 class InProcessGrid(Grid):
     """Nodes that answer when asked for their reply; every packet goes into Flower's bytes and back."""
 
-    def __init__(self, app: ClientApp, nodes: Mapping[int, UserConfig], names: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        app: ClientApp,
+        nodes: Mapping[int, UserConfig],
+        names: Mapping[int, str] | None = None,
+        run_config: UserConfig | None = None,
+    ) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower stamps each message with these
         self._app = app
+        self._run_config = run_config or {}
         self.nodes = dict(nodes)
         self._names = dict(names or {})
         self._packets: dict[str, Packet] = {}
@@ -66,7 +73,7 @@ class InProcessGrid(Grid):
         node = packet.metadata.dst_node_id
         if node not in self.nodes:
             return Packet(Error(5, "Node Unavailable"), reply_to=packet)
-        context = Context(0, node, self.nodes[node], RecordDict(), {})
+        context = Context(0, node, self.nodes[node], RecordDict(), self._run_config)
         try:
             return self._app(packet, context)
         except Exception as error:

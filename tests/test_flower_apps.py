@@ -1,0 +1,111 @@
+"""The app that is written for `flwr run`, keys and certificates, and the command line."""
+
+from __future__ import annotations
+
+import ssl
+import tomllib
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from engine_helpers import experiment
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
+from typer.testing import CliRunner
+
+from holdfast.cli.flower import flower_app, last_line
+from holdfast.engines.flower.app import experiment_toml, write_app
+from holdfast.engines.flower.executor import load_own
+from holdfast.engines.flower.keys import make_keys
+from holdfast.engines.flower.local import free_port, listens
+from holdfast.engines.flower.moderator import read_settings
+from holdfast.engines.flower.policy import fingerprint_of
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment, from_table, load
+
+
+def test_flower_takes_the_app_as_it_is(tmp_path: Path) -> None:
+    app = write_app(tmp_path / "my-app", experiment())
+    config, warnings = load_and_validate(app / "pyproject.toml")
+    assert not warnings
+    assert len(build_fab_from_disk(app)) > 500
+    assert read_settings(config["tool"]["flwr"]["app"]["config"])["gather"] == 120.0
+
+
+def test_the_app_loads_and_carries_the_same_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = experiment(algorithm={"name": "fedprox", "mu": 0.5}, scenario={"name": "intervals", "away": [[1, 0, 2]]})
+    app = write_app(tmp_path / "same", wanted)
+    assert fingerprint_of(load(app / "app_same" / "experiment.toml")) == fingerprint_of(wanted)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    assert load_own(app)._registered_funcs.keys() == {"train.job", "evaluate.job", "query.job", "query.hello"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"absence": "feddig:spd=8"}, {"partition": "iid"}, {"max_norm": 3.5}, {"samples": 100, "schedule": "cosine"}],
+)
+def test_an_experiment_survives_the_way_through_toml(changes: dict[str, object]) -> None:
+    wanted = from_table(changes)
+    assert from_table(tomllib.loads(experiment_toml(wanted))) == wanted
+
+
+def test_a_sites_data_folder_does_not_change_the_fingerprint() -> None:
+    assert fingerprint_of(Experiment(data="/here")) == fingerprint_of(Experiment(data="/there"))
+    assert fingerprint_of(Experiment(task="/here/x.npz")) == fingerprint_of(Experiment(task="/there/x.npz"))
+    assert fingerprint_of(Experiment(lr=0.1)) != fingerprint_of(Experiment(lr=0.2))
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", experiment())
+    with pytest.raises(HoldfastError, match="is not empty; name a new folder"):
+        write_app(tmp_path / "app", experiment())
+    make_keys(tmp_path / "keys", ["a"])
+    with pytest.raises(HoldfastError, match="keys are not overwritten"):
+        make_keys(tmp_path / "keys", ["b"])
+
+
+def test_certificates_verify_and_keys_are_private(tmp_path: Path) -> None:
+    make_keys(tmp_path, ["north", "south"], ["moderator.example", "10.1.2.3"])
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    server = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {str(name.value) for name in names} == {
+        "localhost", "127.0.0.1", "::1", "moderator.example", "10.1.2.3",
+    }  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    for name in ("ca.key", "server.key", "north.key", "south.key"):
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
+    private = serialization.load_ssh_private_key((tmp_path / "north.key").read_bytes(), None)
+    public = serialization.load_ssh_public_key((tmp_path / "north.pub").read_bytes())
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.public_key() == public
+    assert (tmp_path / "north.pub").read_bytes() != (tmp_path / "south.pub").read_bytes()
+
+
+def test_the_command_line_writes_apps_and_keys(tmp_path: Path) -> None:
+    runner = CliRunner()
+    done = runner.invoke(flower_app, ["new", str(tmp_path / "mine"), "--set", "rounds=3"])
+    assert done.exit_code == 0, done.output
+    file = tmp_path / "mine" / "app_mine" / "experiment.toml"
+    assert load(file).rounds == 3
+    assert runner.invoke(flower_app, ["fingerprint", str(file)]).output.strip() in done.output.replace("\n", "")
+    done = runner.invoke(flower_app, ["keys", str(tmp_path / "keys"), "--name", "north", "--name", "south"])
+    assert done.exit_code == 0, done.output
+    assert "--name south" in done.output
+    assert (tmp_path / "keys" / "south.key").exists()
+
+
+def test_a_site_without_keys_must_say_insecure(tmp_path: Path) -> None:
+    done = CliRunner().invoke(flower_app, ["site", "north", "--superlink", "127.0.0.1:1", "--folder", str(tmp_path)])
+    assert isinstance(done.exception, HoldfastError)
+    assert "--insecure" in str(done.exception)
+
+
+def test_ports_and_logs(tmp_path: Path) -> None:
+    assert not listens(free_port())
+    (tmp_path / "log").write_text("start\nholdfast.errors.HoldfastError: no site\n\nfor more information\n")
+    assert last_line(tmp_path / "log") == "holdfast.errors.HoldfastError: no site"

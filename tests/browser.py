@@ -27,11 +27,11 @@ FLAGS = (
 
 def need_browser() -> None:
     """Skip where there is no browser, with what to do; in CI that is a failure."""
-    missing = [f"the program {name}" for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    missing = [f"program {name}" for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     try:
         import selenium  # noqa: F401
     except ImportError:
-        missing.append("the Python package selenium")
+        missing.append("Python package selenium")
     if not missing:
         return
     text = f"no {' and no '.join(missing)}: apt-get install chromium chromium-driver; pip install selenium"

@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.play import run
 from holdfast.report import save_report
+from holdfast.report.curves import save_curves
 from holdfast.report.figures import mean_curve
 from holdfast.report.page import page
 from holdfast.report.payload import STEPS, grid, happenings, payload, presence, ranges
@@ -266,6 +267,16 @@ def test_curves_of_runs_of_unequal_length(tmp_path: Path) -> None:
     assert rounds.tolist() == [1, 3]
     assert mean.tolist() == pytest.approx([0.3, 0.6])
     assert deviation.tolist() == pytest.approx([0.02**0.5, 0.0])  # of 0.2 and 0.4: sqrt(2 x 0.01 / 1)
+
+
+def test_curves_of_a_comparison(tmp_path: Path) -> None:
+    """As `holdfast compare` saves them: situations side by side, runs of unequal length, one of them under attack."""
+    plans = [from_table({"clients": 2, "rounds": 3}), from_table({"clients": 2, "attack": "signflip", "attackers": 1})]
+    histories = [History(plans[0], [judged(0, 0.2), record(1), judged(2, 0.6)]), History(plans[1], [judged(0, 0.4)])]
+    save_curves(histories, tmp_path / "curves.svg")
+    words = (tmp_path / "curves.svg").read_text()
+    assert "signflip x1" in words
+    assert re.search("hostile: [01]<", words)
 
 
 # Refusals, and the commands

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import browser, complaints, inked, screen
+from browser import browser, complaints, inked, need_browser, screen
 from report_helpers import busy_run, judged, leaving, make_run, record
 
 from holdfast.experiment import from_table
@@ -73,6 +73,16 @@ def test_the_page_draws_its_plots_without_complaint(driver: Any, compared: Path)
     for heat in ("clients", "classes", "weights"):
         assert inked(driver, f"#{heat}-heat canvas") >= 3
     assert complaints(driver) == []
+
+
+def test_without_a_browser_tests_are_skipped_but_not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium chromium-driver"):
+        need_browser()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no program chromium"):
+        need_browser()
 
 
 def test_nothing_is_fetched(driver: Any, compared: Path) -> None:

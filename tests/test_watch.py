@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -12,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from browser import browser, complaints, need_browser
 from report_helpers import judged, make_run
+from typer.testing import CliRunner
 
+from holdfast.cli.reporting import watch
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.files import append_line
 from holdfast.play import run
-from holdfast.report.watch import Folder, serve, wait_until_finished
+from holdfast.report.watch import Folder, has_stopped, serve, wait_until_finished
 from holdfast.runs import record_to_json
 
 
@@ -73,6 +79,30 @@ def test_a_comparison_ends_with_its_results(tmp_path: Path) -> None:
     assert not Folder(tmp_path).finished()
     (tmp_path / "results.json").write_text("{}")
     assert Folder(tmp_path).finished()
+
+
+def test_a_run_whose_process_is_gone_has_stopped(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    rounds = folder / "rounds.jsonl"
+    assert not has_stopped(folder), "a round has just come"
+    os.utime(rounds, (0, 0))
+    assert not has_stopped(folder), "this process, which began it, is there"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    append_line(folder / "environment.jsonl", {"pid": gone.pid})
+    assert has_stopped(folder)
+    assert Folder(folder).payload()["runs"][0]["stopped"]
+
+
+def test_the_watch_command_ends_with_the_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    app = typer.Typer()
+    app.command()(watch)
+    threading.Timer(0.8, lambda: (folder / "model.safetensors").write_bytes(b"")).start()
+    result = CliRunner().invoke(app, [str(folder), "--no-browser"])
+    assert result.exit_code == 0
+    assert "http://127.0.0.1:" in result.output
+    assert "The run is finished" in result.output
 
 
 def test_the_page_comes_before_the_run_begins(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.files import read_lines
 from holdfast.report.page import page
 from holdfast.report.payload import payload
 from holdfast.report.story import is_run, read_story
 
 LOOK = 0.3  # seconds between two looks at the folder
 BREATH = 10.0  # seconds after which an idle stream says that it is alive
+PATIENCE = 15.0  # seconds without a new round before a run can be taken for stopped
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +46,8 @@ class Folder:
         found: list[object] = []
         for run in self.runs():
             with suppress(FileNotFoundError):
-                found.append((run, (run / "model.safetensors").exists(), (run / "rounds.jsonl").stat().st_size))
+                size = (run / "rounds.jsonl").stat().st_size
+                found.append((run, (run / "model.safetensors").exists(), size, has_stopped(run)))
         return tuple(found)
 
     def finished(self) -> bool:
@@ -53,7 +56,11 @@ class Folder:
         return (self.path / last).exists()
 
     def payload(self) -> dict[str, Any]:
-        return {**payload([read_story(run) for run in self.runs()]), "live": True}
+        runs = self.runs()
+        told = payload([read_story(run) for run in runs])
+        for run, words in zip(runs, told["runs"], strict=True):
+            words["stopped"] = has_stopped(run)
+        return {**told, "live": True}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -144,6 +151,24 @@ def serve(folder: Path | str, open_browser: bool = True, port: int = 0) -> Itera
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def has_stopped(run: Path) -> bool:
+    """Whether a run was left unfinished: nothing new for a while, and the process that began it is gone."""
+    with suppress(OSError):
+        if (run / "model.safetensors").exists() or time.time() - (run / "rounds.jsonl").stat().st_mtime < PATIENCE:
+            return False
+    starts = read_lines(run / "environment.jsonl")
+    pid = starts[-1].get("pid") if starts else None
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)  # asks only whether it is there
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def has_screen() -> bool:

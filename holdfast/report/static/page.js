@@ -78,6 +78,10 @@ function status() {
   const run = runs.find(one => !one.finished) || runs[runs.length - 1];
   place.className = going ? "going" : "";
   place.textContent = going ? `live: round ${run.rounds.length} of ${run.planned}` : story.live && run ? "finished" : "";
+  if (going && run.stopped) {
+    place.className = "";
+    place.textContent = `stopped after round ${run.rounds.length} of ${run.planned}; holdfast resume goes on`;
+  }
   const unfinished = runs.filter(one => !one.finished).length;
   if (!story.live && unfinished) place.textContent = unfinished === runs.length ? "not finished" : `${unfinished} of ${runs.length} runs are not finished`;
 }

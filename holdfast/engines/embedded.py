@@ -55,8 +55,7 @@ class Embedded:
         self._folder = folder
         self._clients = range(len(sizes))
         self._context = multiprocessing.get_context("forkserver")
-        # torch._dynamo takes seconds to import, and the first optimizer of each worker would do so.
-        self._context.set_forkserver_preload(["holdfast.engines.worker", "torch._dynamo"])
+        self._context.set_forkserver_preload(["holdfast.engines.worker"])
         self._arena = Arena.create(1)
         self._workers: list[Worker] = []
         try:

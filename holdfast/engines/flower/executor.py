@@ -164,7 +164,6 @@ def main() -> None:
         logging.getLogger(noisy).setLevel(logging.ERROR)
     node = Node(arguments.node)
     torch.set_num_threads(1)
-    importlib.import_module("torch._dynamo")  # slow to import: now, not in the first round
     importlib.import_module("holdfast.flower")
     Executor(arguments.address, node, load_own(arguments.app) if arguments.app else None).serve()
 

@@ -1,0 +1,108 @@
+"""What an exchange costs beyond training, and the bytes between sites and SuperLink: real processes on loopback.
+
+python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--insecure]
+
+A small relay stands between the sites and the SuperLink and counts what passes, TLS and Flower's own talk included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import size
+from holdfast.engines.flower.app import write_app
+from holdfast.engines.flower.keys import make_keys
+from holdfast.engines.flower.local import Local
+from holdfast.engines.flower.sites import usual_names
+from holdfast.experiment import from_table
+from holdfast.files import read_lines
+from holdfast.plan import make_plan
+
+
+class Relay:
+    """Passes bytes on to a port, and counts them."""
+
+    def __init__(self, port: int) -> None:
+        self.count = 0
+        self._port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            theirs, _ = self._server.accept()
+            ours = socket.create_connection(("127.0.0.1", self._port))
+            for source, target in ((theirs, ours), (ours, theirs)):
+                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.count += len(data)
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--half", default="none", choices=["none", "updates", "both"])
+    parser.add_argument("--task", default="fashion-mini")
+    parser.add_argument("--insecure", action="store_true")
+    chosen = parser.parse_args()
+    wanted = from_table({
+        "task": chosen.task, "clients": chosen.sites, "rounds": chosen.rounds, "evaluate_every": chosen.rounds,
+        "model": "cnn", "partition": "iid",
+    })  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        print_figures(wanted, *play(Path(name), wanted, chosen))
+
+
+def play(folder: Path, wanted: Any, chosen: argparse.Namespace) -> tuple[int, list[dict[str, Any]]]:
+    """Bytes that passed during the run, and its exchanges."""
+    here = Local(folder, secure=not chosen.insecure)
+    sites = usual_names(chosen.sites)
+    try:
+        if here.secure:
+            make_keys(here.keys, sites)
+        here.start_link()
+        relay = Relay(here.port)
+        for site in sites:
+            if here.secure:
+                here.register(site)
+            here.start_node(site, relay.address)
+        time.sleep(15)  # until all have started: their start is not counted
+        before = relay.count
+        here.begin(write_app(folder / "app", wanted), out=str(folder / "run"), half=chosen.half).wait()
+        return relay.count - before, read_lines(folder / "run" / "exchanges.jsonl")  # type: ignore[return-value]
+    finally:
+        here.close()
+
+
+def print_figures(wanted: Any, passed: int, exchanges: list[dict[str, Any]]) -> None:
+    start = make_plan(wanted).start()
+    model = size(start.model) + size(start.buffers)
+    beyond = [line["seconds"] - max(line["working"].values()) for line in exchanges]
+    trains = [line["seconds"] - max(line["working"].values()) for line in exchanges if line["job"] == "train"]
+    ideal = model * 2 * wanted.clients * wanted.rounds + model * wanted.clients  # and one evaluation at the end
+    payload = sum(line["bytes_down"] + line["bytes_up"] for line in exchanges)
+    print(f"model {model / 1e6:.2f} MB, {wanted.clients} sites, {wanted.rounds} rounds and one evaluation")
+    print(f"seconds of an exchange beyond its slowest site's work: median {statistics.median(beyond):.2f}, "
+          f"of training rounds {statistics.median(trains):.2f}, most {max(beyond):.2f}")  # fmt: skip
+    print(f"Holdfast's messages: {payload / 1e6:.2f} MB, {payload / ideal:.3f} x (model x 2 x sites)")
+    print(f"bytes between sites and SuperLink: {passed / 1e6:.2f} MB, {passed / ideal:.3f} x (model x 2 x sites)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""`holdfast reproduce`: the FedDig paper's tables and figures again, ours beside the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.baselines import centralised, lda_accuracy
+from holdfast.cli.comparing import play_one
+from holdfast.cli.running import Live, happenings, print_json
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment, from_table, set_key
+from holdfast.files import make_folder, write_file
+from holdfast.plan import make_plan
+from holdfast.reproduce.drawing import save_bars, save_round_curves
+from holdfast.reproduce.plans import Column, Reproduction, Row, reproduction
+from holdfast.reproduce.results import CENTRALISED, LDA, Cell, as_markdown, cells_of, findings, grid, to_json
+from holdfast.runs import History
+from holdfast.tasks.named import EMBEDDED, load_task
+
+Place = tuple[str, str]  # row, column
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be reproduced, and with what."""
+
+    name: str
+    scale: str = "small"
+    data: Path | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)
+    changes: tuple[str, ...] = ()
+
+
+def reproduce_paper(
+    name: str, scale: str, data: Path | None, out: Path | None, seeds: str, changes: list[str], as_json: bool
+) -> None:
+    """Play what a table or figure of the paper shows, print ours beside the paper's, and save table, curves, figure."""
+    wish = Wish(name, scale, data, read_seeds(seeds), tuple(changes))
+    wanted = reproduction(name, scale)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
+    wanted, left_out = with_data(wanted, wish)
+    places = experiments_of(wanted, wish)
+    out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
+    make_folder(out)
+    about = {"scale": scale, "seeds": list(wish.seeds), "what": what(wanted, places, wish), "left_out": left_out}
+    console.print(f"[bold]{wanted.title}[/]\n{about['what']}")
+    for line in left_out:
+        console.print(f"[yellow]note[/] {line}")
+    try:
+        played = play_all(places, out, console)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")
+        sys.exit(130)
+    cells = cells_of(wanted, played, lda_cells(wanted, played))
+    save(wanted, cells, played, about, out)
+    if as_json:
+        print_json({**to_json(wanted, cells, about), "folder": str(out)})
+        return
+    show(wanted, cells, played, console)
+    console.print(f"results.json, table.md, the figures and all runs are in [bold]{out}[/]")
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """Seeds as the user says them.
+
+    >>> read_seeds("0,1,4")
+    (0, 1, 4)
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+        raise HoldfastError(f"--seeds: {text!r} is not a list of different whole numbers, as in 0,1,2.")
+    return tuple(int(part) for part in parts)
+
+
+def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]]:
+    """Without the columns whose data cannot be had; at the paper's scale all are needed."""
+    kept, left_out = [], []
+    for column in wanted.columns:
+        task = str(table_for(wanted, Row("", {}), column, 0, wish)["task"])
+        if task == EMBEDDED or "." in task:
+            kept.append(column)
+            continue
+        try:
+            if wish.data is None and wish.scale == "small":
+                raise HoldfastError(f"task {task!r}: no folder with its files was given")
+            load_task(task, wish.data)
+            kept.append(column)
+        except HoldfastError as error:
+            if wish.scale == "paper":
+                raise
+            left_out.append(f"{column.name} is left out ({str(error).rstrip('.')}); name its folder with --data.")
+    if not kept:
+        raise HoldfastError(f"reproduce {wanted.name}: there are no data for it; name their folder with --data.")
+    return replace(wanted, columns=kept), left_out
+
+
+def table_for(wanted: Reproduction, row: Row, column: Column, seed: int, wish: Wish) -> dict[str, Any]:
+    """The keys of one run: the scale's, the row's, the column's, and last what the user changes."""
+    table = {**wanted.base, **row.keys, **column.keys, "seed": seed}
+    if wish.data is not None and table["task"] != EMBEDDED:
+        table["data"] = str(wish.data)
+    for change in wish.changes:
+        set_key(table, change)
+    return table
+
+
+def experiments_of(wanted: Reproduction, wish: Wish) -> dict[Place, list[Experiment]]:
+    """Row and column to an experiment for each seed; what does not fit together is said before the first run."""
+    places: dict[Place, list[Experiment]] = {}
+    for row in wanted.rows:
+        for column in wanted.columns:
+            if row.columns is None or column.name in row.columns:
+                made = [from_table(table_for(wanted, row, column, seed, wish)) for seed in wish.seeds]
+                places[row.name, column.name] = made
+    for column in wanted.columns:
+        if wanted.beside is not None and (wanted.beside, column.name) in places:
+            made = [centralised(experiment) for experiment in places[wanted.beside, column.name]]
+            places[CENTRALISED, column.name] = made
+    for experiments in places.values():
+        make_plan(experiments[0])
+    return places
+
+
+def what(wanted: Reproduction, places: dict[Place, list[Experiment]], wish: Wish) -> str:
+    """One sentence: which data, how much of them, how long, how often."""
+    experiments = [made[0] for made in places.values()]
+    tasks = list(dict.fromkeys(e.task + (f" ({e.samples:,} samples)" if e.samples else "") for e in experiments))
+    rounds = sorted({e.rounds for e in experiments})
+    paper = "" if "emnist" in tasks or wanted.name.endswith("fig12") else ", where the paper has EMNIST"
+    return (
+        f"Data: {', '.join(tasks)}{paper}; {'/'.join(map(str, rounds))} rounds; "
+        f"mean over {len(wish.seeds)} seed{'s' if len(wish.seeds) > 1 else ''}."
+    )
+
+
+def play_all(places: dict[Place, list[Experiment]], out: Path, console: Console) -> dict[Place, list[History]]:
+    """Play everything, the same experiment once, with an estimate of the time left."""
+    different = {e.fingerprint: e for experiments in places.values() for e in experiments}
+    histories: dict[str, History] = {}
+    total = sum(experiment.rounds for experiment in different.values())
+    start, done = time.perf_counter(), 0
+    shown = console if console.is_terminal else Console(quiet=True)  # plain lines: one for each run, not each round
+    with Live(shown, total) as live:
+        for number, (fingerprint, experiment) in enumerate(different.items(), 1):
+            histories[fingerprint] = play_one(experiment, out / "runs" / fingerprint[:12], live)
+            done += experiment.rounds
+            left = (time.perf_counter() - start) / done * (total - done)
+            if not console.is_terminal:
+                label = f"{experiment.method}, {experiment.scenario}, seed {experiment.seed}"
+                accuracy = histories[fingerprint].final_accuracy
+                console.print(f"run {number} of {len(different)}: {label}: {accuracy:.1%}; {minutes(left)} left")
+    return {place: [histories[e.fingerprint] for e in experiments] for place, experiments in places.items()}
+
+
+def minutes(seconds: float) -> str:
+    """A time to wait, in words.
+
+    >>> minutes(40), minutes(200)
+    ('under a minute', 'about 3 min')
+    """
+    return "under a minute" if seconds < 60 else f"about {seconds / 60:.0f} min"
+
+
+def lda_cells(wanted: Reproduction, played: dict[Place, list[History]]) -> dict[Place, list[float]]:
+    """LDA from the digests that the runs of FedDig ended with."""
+    return {
+        (LDA, column): [lda_accuracy(history) for history in histories]
+        for (row, column), histories in played.items()
+        if row == wanted.beside
+    }
+
+
+def save(
+    wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[History]], about: dict[str, Any], out: Path
+) -> None:
+    """results.json, table.md, curves.png and figure.png."""
+    write_file(out / "results.json", json.dumps(to_json(wanted, cells, about), indent=1, allow_nan=False).encode())
+    write_file(out / "table.md", as_markdown(wanted, cells, about).encode())
+    save_round_curves(played, wanted.title, out / "curves.png")
+    if not wanted.cost:
+        save_bars(cells, wanted.title, out / "figure.png")
+
+
+def show(wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[History]], console: Console) -> None:
+    """Print the table, and what should be said of it."""
+    for (row, column), histories in played.items():
+        for line in dict.fromkeys(line for history in histories for line in happenings(history.records)):
+            console.print(f"[yellow]note[/] {row}, {column}: {line}", markup=True)
+    rows, columns, texts = grid(cells)
+    view = Table(title="Ours, and the paper's in brackets", title_justify="left")
+    view.add_column("")
+    for column in columns:
+        view.add_column(column, justify="right")
+    for row in rows:
+        view.add_row(row, *(texts.get((row, column), "").replace("[", "\\[") for column in columns))
+    console.print(view)
+    for line in [*findings(wanted, cells), *wanted.remarks]:
+        console.print(f"- {line}")

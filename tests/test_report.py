@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import io
 import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from report_helpers import busy_run, judged, leaving, make_run, record
 from typer.testing import CliRunner
 
 from holdfast.cli.reporting import report, watch
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
-from holdfast.play import run
 from holdfast.report import save_report
 from holdfast.report.curves import save_curves
 from holdfast.report.figures import mean_curve
 from holdfast.report.page import page
 from holdfast.report.payload import STEPS, grid, happenings, payload, presence, ranges
-from holdfast.report.privacy import UPDATES, privacy_words
 from holdfast.report.story import find_runs, read_story
 from holdfast.report.words import headline, labels
 from holdfast.runs import History
@@ -177,57 +170,6 @@ def test_the_payload_of_a_run(tmp_path: Path) -> None:
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     runs = [read_story(make_run(tmp_path / place / "run", [judged(0, 0.5)])) for place in "ab"]
     assert [one["id"] for one in payload(runs)["runs"]] == ["run", "run (2)"]
-
-
-def test_digests_tell_what_they_are(tmp_path: Path) -> None:
-    import torch
-
-    from holdfast.digests import make_digest, seal_digest
-    from holdfast.files import save_tensors
-
-    run = make_run(tmp_path / "a", [judged(0, 0.5)])
-    (run / "digests").mkdir()
-    digest = make_digest(torch.rand(9, 4), torch.arange(9) % 3, 3, generator=torch.Generator(), spd=2)
-    for name in ("0001-000001", "0001-000005"):
-        (run / "digests" / f"{name}.safetensors").write_bytes(save_tensors(seal_digest(digest), {}))
-    (run / "digests" / "0000-000001.safetensors").write_bytes(b"torn")
-    torn, whole = read_story(run).digests
-    assert torn["mode"] == "damaged"
-    assert (whole["client"], whole["round"], whole["digests"], whole["samples"], whole["spd"]) == (1, 5, 4, 9, 2)
-    assert whole["mode"] == "only mixing"
-
-
-def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
-    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
-    assert privacy_words(story) == [UPDATES]
-    noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4], "releases": 1}
-    words = privacy_words(dataclasses.replace(story, digests=[noisy]))
-    assert words[:2] == [UPDATES, "Each digest: no guarantee: epsilon is infinite (nominal 0.005)."]
-    assert "the features alone would cost 6400" in words[2]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
-    again = privacy_words(dataclasses.replace(story, digests=[{**noisy, "releases": 3}]))
-    assert again[-1] == "Up to 3 digests of one client were released; each of them costs its epsilon again."
-
-
-def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
-    keys = {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}}
-    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], **keys))
-    moments = {"client": 0, "mode": "moments and noise", "feature_shape": [64], "releases": 1}
-    words = privacy_words(dataclasses.replace(story, digests=[moments]))
-    assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy", words[1])
-
-
-def test_guidance_pictures_of_a_real_run(tmp_path: Path) -> None:
-    keys = {"model": "full", "absence": "feddig", "rounds": 1, "clients": 2, "workers": 0, "partition": "iid"}
-    draw = np.random.default_rng(0)
-    x, y = draw.integers(0, 255, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
-    np.savez(tmp_path / "own.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
-    history = run(from_table({**keys, "task": str(tmp_path / "own.npz")}), tmp_path / "run")
-    assert history.folder is not None
-    pictures = read_story(history.folder).guidance
-    assert {one["words"].split(",")[0] for one in pictures} == {"client 0", "client 1"}
-    head, _, data = pictures[0]["source"].partition(",")
-    assert head == "data:image/png;base64"
-    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
 
 
 def test_classes_of_a_run_that_goes_on(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from holdfast.digests import open_digest
 from holdfast.encoders.guidance import GuidanceProducer
 from holdfast.errors import HoldfastError
 from holdfast.models import fill
+from holdfast.privacy.wire import is_moments
 
 MOST = 24
 
@@ -37,8 +38,8 @@ def guidance_pictures(folder: Path, digests: Sequence[Path], class_names: Sequen
         with safetensors.safe_open(model, framework="pt") as file:
             shape = tuple(json.loads(file.metadata()["shape"]))
         return _draw(state, shape, digests, class_names)
-    except (OSError, KeyError, RuntimeError, safetensors.SafetensorError, HoldfastError):
-        return []  # a damaged file is the run's to name; the report says all the rest
+    except (OSError, KeyError, RuntimeError, safetensors.SafetensorError, HoldfastError) as error:
+        return [{"source": "", "words": f"They cannot be shown: {str(error).splitlines()[0]}"}]
 
 
 def _draw(
@@ -48,7 +49,10 @@ def _draw(
     pictures = []
     producer = None
     for path in digests[:MOST]:
-        digest = open_digest(safetensors.torch.load_file(path))
+        sealed = safetensors.torch.load_file(path)
+        if is_moments(sealed):  # it holds no digests of its own; samples are drawn from it anew each round
+            continue
+        digest = open_digest({name: tensor for name, tensor in sealed.items() if name != "claim"})
         if producer is None:
             producer = GuidanceProducer(digest.feature_shape, shape).eval()
             fill(producer, unpack(state, "guidance"), unpack(state, "guidance_buffers"))

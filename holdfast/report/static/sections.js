@@ -153,7 +153,7 @@ function digestSection(run) {
     content.unshift(table(`What lies with the moderator: digests of ${run.digests.length} clients, ${bytes(sum(run.digests.map(d => d.bytes)))}`,
       ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
   }
-  if (run.guidance.length) content.push(make("h3", {}, "Guidance: what the moderator's producer makes of digests"), make("div", { class: "pictures" }, ...run.guidance.map(one => make("img", { src: one.source, alt: one.words, title: one.words }))));
+  if (run.guidance.length) content.push(make("h3", {}, "Guidance: what the moderator's producer makes of digests"), make("div", { class: "pictures" }, ...run.guidance.map(one => (one.source ? make("img", { src: one.source, alt: one.words, title: one.words }) : make("p", { class: "say" }, one.words)))));
   return section("digests", run.digests.length ? "What stands in, and what left the house" : "Privacy", "", ...content);
 }
 

@@ -1,0 +1,71 @@
+"""What a report says of digests: what they are, what is promised about them, what guidance makes of them."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from report_helpers import judged, make_run
+
+from holdfast.digests import make_digest, seal_digest
+from holdfast.experiment import from_table
+from holdfast.files import save_tensors
+from holdfast.play import run
+from holdfast.report.privacy import UPDATES, privacy_words
+from holdfast.report.story import read_story
+
+
+def test_digests_tell_what_they_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [judged(0, 0.5)])
+    (run / "digests").mkdir()
+    digest = make_digest(torch.rand(9, 4), torch.arange(9) % 3, 3, generator=torch.Generator(), spd=2)
+    for name in ("0001-000001", "0001-000005"):
+        (run / "digests" / f"{name}.safetensors").write_bytes(save_tensors(seal_digest(digest), {}))
+    (run / "digests" / "0000-000001.safetensors").write_bytes(b"torn")
+    torn, whole = read_story(run).digests
+    assert torn["mode"] == "damaged"
+    assert (whole["client"], whole["round"], whole["digests"], whole["samples"], whole["spd"]) == (1, 5, 4, 9, 2)
+    assert whole["mode"] == "only mixing"
+
+
+def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
+    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
+    assert privacy_words(story) == [UPDATES]
+    noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4], "releases": 1}
+    words = privacy_words(dataclasses.replace(story, digests=[noisy]))
+    assert words[:2] == [UPDATES, "Each digest: no guarantee: epsilon is infinite (nominal 0.005)."]
+    assert "the features alone would cost 6400" in words[2]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
+    again = privacy_words(dataclasses.replace(story, digests=[{**noisy, "releases": 3}]))
+    assert again[-1] == "Up to 3 digests of one client were released; each of them costs its epsilon again."
+
+
+def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
+    keys = {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}}
+    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], **keys))
+    moments = {"client": 0, "mode": "moments and noise", "feature_shape": [64], "releases": 1}
+    words = privacy_words(dataclasses.replace(story, digests=[moments]))
+    assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy", words[1])
+
+
+def test_guidance_pictures_of_a_real_run(tmp_path: Path) -> None:
+    keys = {"model": "full", "absence": "feddig", "rounds": 1, "clients": 2, "workers": 0, "partition": "iid"}
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 255, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    np.savez(tmp_path / "own.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    history = run(from_table({**keys, "task": str(tmp_path / "own.npz")}), tmp_path / "run")
+    assert history.folder is not None
+    pictures = read_story(history.folder).guidance
+    assert {one["words"].split(",")[0] for one in pictures} == {"client 0", "client 1"}
+    head, _, data = pictures[0]["source"].partition(",")
+    assert head == "data:image/png;base64"
+    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
+    checkpoint = max((history.folder / "checkpoints").iterdir())
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-5])
+    (told,) = read_story(history.folder).guidance
+    assert (told["source"], told["words"][:21]) == ("", "They cannot be shown:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import Absent, Message, Reply
+from holdfast.engines.flower.answers import read_answer
+from holdfast.engines.flower.codec import Letter, encode
 from holdfast.engines.flower.deadline import Deadline
 from holdfast.engines.flower.grid import GridFederation, Wire
 from holdfast.engines.flower.inprocess import InProcessGrid
@@ -184,6 +187,9 @@ def test_a_registered_name_counts_and_a_stranger_has_no_place() -> None:
     sites.registered(7, "south")
     sites.registered(8, "west")
     assert (sites.node_of(1), sites.missing) == (7, ["north"])
+    sites.claim(9, "south", "a token")
+    assert "another node's" in sites.refused[9]
+    assert sites.node_of(1) == 7
     assert "no site of this run" in sites.refused[8]
 
 
@@ -211,6 +217,28 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
     assert "answered to another question" in record.absent[3]
     assert "answered to another question" in record.absent[4]
     assert record.weights == {}
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "sentence"),
+    [
+        ("train", {"seconds": math.nan}, "it took nan s"),
+        ("train", {"scalars": {"notes": 5}}, "its notes are not"),
+        ("train", {"scalars": {"notes": ["x" * 3000]}}, "its notes are not"),
+        ("train", {"scalars": {"loss": "low"}}, "its loss is 'low', not a number"),
+        ("evaluate", {"scalars": {}}, "its accuracy is None"),
+        ("evaluate", {"scalars": {"accuracy": math.nan}}, "its accuracy is nan"),
+        ("evaluate", {"scalars": {"accuracy": True}}, "its accuracy is 'True', not a number"),
+    ],
+)
+def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(
+    stage: Stage, job: str, changes: dict[str, Any], sentence: str
+) -> None:
+    letter = replace(Letter(0, 3, job, scalars={"accuracy": 0.5}), **changes)
+    asked = Packet(encode(Letter(0, 3, job)), dst_node_id=1, message_type="train.job")
+    answer = read_answer(Packet(encode(letter), reply_to=asked), Message(0, 3, job), 1000)
+    assert isinstance(answer, Absent)
+    assert sentence in answer.reason
 
 
 def test_each_exchange_is_written_down(stage: Stage, tmp_path: Path) -> None:

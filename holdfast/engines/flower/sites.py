@@ -27,6 +27,7 @@ class Sites:
         self._bonds = bonds
         self._tokens: dict[str, str] = json.loads(bonds.read_text()) if bonds and bonds.exists() else {}
         self._nodes: dict[int, int] = {}  # client -> node
+        self._by_key: set[str] = set()  # sites whose node Flower vouches for
         self.refused: dict[int, str] = {}  # node -> why
 
     def node_of(self, client: int) -> int | None:
@@ -46,6 +47,7 @@ class Sites:
     def registered(self, node: int, name: str) -> None:
         """A node whose key the moderator registered under this name."""
         if name in self._names:
+            self._by_key.add(name)
             self._nodes[self._names.index(name)] = node
         else:
             self.refused[node] = f"its key is registered for {name!r}, which is no site of this run"
@@ -54,6 +56,9 @@ class Sites:
         """A node without a registered name says which site it is."""
         if name not in self._names:
             self.refused[node] = f"it claims to be {name!r}, which is no site of this run ({', '.join(self._names)})"
+            return
+        if name in self._by_key:
+            self.refused[node] = f"it claims to be {name!r}, but the key of {name!r} is another node's"
             return
         seal = hashlib.sha256(token.encode()).hexdigest()
         if self._tokens.setdefault(name, seal) != seal:

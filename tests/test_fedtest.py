@@ -21,7 +21,7 @@ from holdfast.models import fill
 from holdfast.round import Method, Record, play_round
 from holdfast.trust.asking import choose_testers, read_report
 from holdfast.trust.fedtest import FedTest, scores_of
-from holdfast.trust.tester import accuracies, held_out, help_of, score_gradient, test_tensors
+from holdfast.trust.tester import accuracies, held_out, help_of, help_tensors, score_gradient, test_tensors
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
@@ -240,7 +240,7 @@ def test_help_is_the_cosine_with_the_gradient_of_the_balanced_chance_of_the_true
     against = {n: -t for n, t in gradient.items()}
     zero = {n: torch.zeros_like(t) for n, t in gradient.items()}
     sent = [Update(0, gradient, 1, 1), Update(2, against, 1, 1), Update(3, zero, 1, 1)]
-    tensors = test_tensors(state.model, state.buffers, sent)
+    tensors = help_tensors(state.model, state.buffers, sent)
     assert help_of(tester.model, tester.train, tester.metric, tensors, [0, 2, 3]) == pytest.approx(
         {"0": 1.0, "2": 0.0, "3": 0.5}, abs=1e-6
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.trust.clipping import CentredClipping
 from holdfast.trust.fedtest import FedTest
+from holdfast.trust.jury import Jury
 from holdfast.trust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, Nnm, NormClip, Trimmed
 from holdfast.trust.server import FLTrust, ServerTest
 from holdfast.trust.weights import BySamples, Judgement, Trust, Uniform
@@ -11,6 +12,7 @@ from holdfast.trust.weights import BySamples, Judgement, Trust, Uniform
 TRUSTS: dict[str, type[Trust]] = {
     "samples": BySamples,
     "uniform": Uniform,
+    "jury": Jury,
     "fedtest": FedTest,
     "servertest": ServerTest,
     "median": Median,

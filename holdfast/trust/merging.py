@@ -25,7 +25,7 @@ def no_merging(rule: str, method: Method) -> None:
     algorithm = method.algorithm
     if isinstance(algorithm, FedNova | Scaffold):
         steps = isinstance(algorithm, FedNova)
-        why = "weighs updates by their steps" if steps else "sends control variates beside them"
+        why = "weighs updates by their steps" if steps else "works out a control variate of each"
         raise HoldfastError(
             f"trust {rule!r} changes or merges updates, and {type(algorithm).__name__} {why}: take fedavg, fedprox, "
             "feddyn or adabest, or a rule that only weighs, such as krum, multikrum, geomedian or fedtest."

@@ -1,8 +1,8 @@
 """The field's robust rules as choices. The rules themselves, on stacked vectors, are in robust.py and krum.py.
 
 Some only weigh (Krum, Multi-Krum, geometric median): they go with every algorithm. The others make one new update of
-all: they cannot go with FedNova, which weighs clients by their steps, nor with SCAFFOLD, whose control variates travel
-beside the updates and are bounded by no rule.
+all: they cannot go with FedNova, which weighs clients by their steps, nor with SCAFFOLD, which works out a control
+variate of each client from its own update.
 
 f is the number of hostile clients to withstand; left out, it is a fifth of the clients.
 """

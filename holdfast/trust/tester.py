@@ -55,27 +55,39 @@ def classes_of(labels: Tensor) -> Tensor:
     return labels if labels.dim() == 1 else labels.argmax(1)
 
 
+def help_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> Tensors:
+    """What witnesses are sent: the model, and each update at length one, stacked name by name in the clients' order."""
+    lengths = torch.tensor([max(norm_of(update.delta), 1e-30) for update in updates])
+    stacks = {
+        name: torch.stack([update.delta[name] for update in updates]) / lengths.view(-1, *[1] * tensor.dim())
+        for name, tensor in updates[0].delta.items()
+    }
+    order = torch.tensor([update.client for update in updates])
+    return {**pack(model=model, buffers=buffers, units=stacks), "order": order}
+
+
 def help_of(
     model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
 ) -> dict[str, float]:
-    """How far each client's update helps the tester's samples at the sent model, from 0 (harm) to 1 (help).
+    """How far each client's update helps the witness's samples at the sent model, from 0 (harm) to 1 (help).
 
-        help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over classes of p(true class)
+        help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes of p(true class | held ones)
 
     g is taken at the model that was sent, the aggregate in question: <g, a_i delta_i> is what the score would lose
-    without update i (leave-one-out, to first order). One gradient tests all updates. p(true class) is bounded: a few
-    mislabelled samples cannot outweigh the rest, as they do in the cross-entropy.
+    without update i (leave-one-out, to first order). One gradient tests all updates. p is bounded: a few mislabelled
+    samples cannot outweigh the rest, as they do in the cross-entropy. Classes that the witness does not hold are left
+    out of p: it has no quarrel with a client that learns them.
     """
     fill(model, unpack(tensors, "model"), unpack(tensors, "buffers"))
     gradient = score_gradient(model, samples)
-    length = norm_of(gradient)
-    found = {}
-    for client in clients:
-        delta = unpack(tensors, f"delta/{client}")
-        product = length * norm_of(delta)
-        inner = sum(float(torch.dot(gradient[name].flatten(), delta[name].flatten())) for name in delta)
-        found[str(client)] = min(1.0, max(0.0, 0.5 + 0.5 * inner / product)) if product > 0 else 0.5
-    return found
+    length, order = norm_of(gradient), tensors["order"].tolist()
+    inner = torch.zeros(len(order))
+    for name, stack in unpack(tensors, "units").items():
+        inner += stack.flatten(1) @ gradient[name].flatten()
+    if length == 0:
+        return {str(client): 0.5 for client in clients}
+    found = dict(zip(order, (0.5 + 0.5 * inner / length).clamp(0, 1).tolist(), strict=True))
+    return {str(client): found[client] for client in clients}
 
 
 def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
@@ -83,10 +95,12 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     model.eval()
     model.zero_grad()
     inputs, labels = samples.batch(torch.arange(len(samples)))
-    classes = classes_of(labels)
+    classes = classes_of(labels).long()
     with torch.enable_grad():
-        chance = model(*inputs).softmax(1).gather(1, classes[:, None].long()).squeeze(1)
-        weights = 1 / torch.bincount(classes.long())[classes.long()].float()
+        output = model(*inputs)
+        counts = torch.bincount(classes, minlength=output.shape[1])
+        chance = output.masked_fill(counts == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
+        weights = 1 / counts[classes].float()
         ((chance * weights).sum() / weights.sum()).backward()
     gradient = {
         name: torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()

@@ -1,0 +1,91 @@
+"""Evidence for the jury: how far each update helps what each witness holds, and what the witnesses make of it together.
+
+A witness is a client that tests on its held-out samples, or a client's digest at the moderator (FedDig). The evidence
+is a matrix V, witnesses x clients, of values in [-1, 1]; NaN where a witness says nothing (of itself, above all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Values = NDArray[np.float64]
+
+
+def matrix_of(told: Mapping[int, Mapping[int, float]], witnesses: Sequence[int], clients: Sequence[int]) -> Values:
+    """Reports in [0, 1] as a matrix in [-1, 1].
+
+    >>> matrix_of({7: {0: 1.0, 1: 0.25}}, [7], [0, 1, 7])
+    array([[ 1. , -0.5,  nan]])
+    """
+    return np.array([[2 * told[w].get(client, np.nan) - 1 for client in clients] for w in witnesses])
+
+
+def weighted_median(values: Values, weights: Values) -> Values:
+    """The lower weighted median of each column, NaN left out; 0 where nobody with weight says anything.
+
+    >>> weighted_median(np.array([[1.0], [2.0], [9.0]]), np.array([1.0, 1.0, 1.5]))
+    array([2.])
+    """
+    found = np.zeros(values.shape[1])
+    for column in range(values.shape[1]):
+        said = ~np.isnan(values[:, column]) & (weights > 0)
+        if said.any():
+            order = values[said, column].argsort(kind="stable")
+            share = np.cumsum(weights[said][order]) / weights[said].sum()
+            found[column] = values[said, column][order][np.searchsorted(share, 0.5 - 1e-12)]
+    return found
+
+
+def consensus(values: Values, credibility: Values) -> Values:
+    """The credibility-weighted mean of each column, each value first brought within three deviations of the median.
+
+    A deviation is 1.48 x the median distance from the columns' medians, the same for all columns.
+    """
+    middle = weighted_median(values, credibility)
+    said = ~np.isnan(values)
+    distances = np.abs(values - middle)[said]
+    reach = 3 * 1.4826 * float(np.median(distances)) if distances.size else 0.0
+    bounded = np.where(said, np.clip(np.nan_to_num(values), middle - reach, middle + reach), 0.0)
+    weights = said * credibility[:, None]
+    total = weights.sum(0)
+    mean: Values = np.where(total > 0, (bounded * weights).sum(0) / np.where(total > 0, total, 1.0), 0.0)
+    return mean
+
+
+def agreement(values: Values, credibility: Values) -> Values:
+    """How each witness agrees with the others: the correlation of its row with the median of all, at least 0.
+
+    >>> v = np.array([[0.1, 0.2, -0.3], [0.2, 0.3, -0.2], [-1.0, -1.0, 1.0], [0.0, 0.3, -0.4]])
+    >>> agreement(v, np.ones(4)).round(1).tolist()  # the third one lies
+    [1.0, 1.0, 0.0, 1.0]
+    """
+    middle = weighted_median(values, credibility)
+    found = np.zeros(len(values))
+    for row, said in enumerate(~np.isnan(values)):
+        if said.sum() >= 3:
+            a, b = values[row, said] - values[row, said].mean(), middle[said] - middle[said].mean()
+            length = np.sqrt((a @ a) * (b @ b))
+            found[row] = max(0.0, float(a @ b) / length) if length > 0 else 0.0
+    return found
+
+
+def near_duplicates(rows: Tensor, twin: float) -> NDArray[np.bool_]:
+    """Which updates are nearly the same: 1 - cosine below `twin` times the usual 1 - cosine of two updates.
+
+    >>> import torch
+    >>> near_duplicates(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), 0.1).sum(1).tolist()
+    [2, 2, 1, 1]
+    """
+    lengths = rows.norm(dim=1, keepdim=True)
+    unit = (rows / lengths.clamp_min(1e-30)).double()
+    away = 1 - (unit @ unit.T).numpy()
+    others = ~np.eye(len(away), dtype=bool)
+    usual = float(np.median(away[others])) if len(away) > 1 else 1.0
+    near: NDArray[np.bool_] = (away < twin * usual) & others
+    silent = (lengths.squeeze(1) == 0).numpy()
+    near[silent] = near[:, silent] = False  # an update of zeros is like no other
+    return near | ~others

@@ -1,0 +1,237 @@
+"""The jury: FedTest's idea, that the clients' own data measure quality, made to survive what breaks FedTest.
+
+    1  clip        an update longer than c = 2 x the median length is shortened to c (c / length): the louder, the less
+    2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
+    3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
+                   p(true class) among the classes that j holds, balanced over them: leave-one-out to first order
+    4  consensus   h_i = mean over witnesses of help_ji, outlying reports bounded, weighted by credibility; nobody
+                   testifies for itself
+    5  credibility of j: moving average of the correlation of its reports with the median of all
+    6  standing    e_i = h_i / (the largest median |h| so far), in [-2, 2]; two moving averages of it:
+                   reputation (long memory) and recent (short);
+                   standing_i = ramp(reputation_i, -0.3, 0) ramp(recent_i, -1, -0.6)
+    7  weights     a_i in proportion to min(samples_i, 3 x the median) vote_i standing_i
+
+Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
+clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
+that have others. The number of hostile clients need not be known, and the moderator needs no clean data.
+
+Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.core import Federation, State, Tensors, Update
+from holdfast.errors import HoldfastError
+from holdfast.tasks import Samples
+from holdfast.trust.asking import Reports, ask_testers, choose_testers
+from holdfast.trust.evidence import Values, agreement, consensus, matrix_of, near_duplicates
+from holdfast.trust.merging import shortened, stacked, unflat
+from holdfast.trust.rows import norms_of
+from holdfast.trust.tester import help_of, help_tensors
+from holdfast.trust.weights import Judgement, Root, Trust, judgement
+
+if TYPE_CHECKING:
+    from holdfast.round import Method
+
+LOUD = 2.0  # x the median length
+MOST_SAMPLES = 3.0  # x the median
+TWIN = 0.1  # of the usual distance between two updates
+RAMPS = {"reputation": (-0.3, 0.0), "recent": (-1.0, -0.6)}
+LEARNT = 0.3  # share of a round in a witness's credibility
+BAD = 0.25  # a standing that raises doubts
+HARDLY = 0.1  # a credibility that is said
+
+
+@dataclass(frozen=True)
+class Jury(Trust):
+    """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
+
+    testers: int | None = None  # peers that testify in a round; none: all
+    evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
+    slow: float = 0.05  # share of a round in the reputation, once there are many
+    fast: float = 0.35  # and in what is recent
+    patience: int = 4  # rounds of evidence before a client is called suspect
+    exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
+    most: int = 200  # samples that a witness tests on
+
+    def __post_init__(self) -> None:
+        if (self.testers is not None and self.testers < 3) or self.most < 1:
+            raise ValueError(f"testers must be at least 3 and most at least 1, got {self.testers} and {self.most}.")
+        if not 0 < self.slow <= 1 or not 0 < self.fast <= 1:
+            raise ValueError(f"slow and fast must be in (0, 1], got {self.slow} and {self.fast}.")
+        if self.patience < 1 or self.exclude < 0:
+            raise ValueError(f"patience must be at least 1, exclude not negative: {self.patience}, {self.exclude}.")
+
+    def begin(self, clients: int) -> Tensors:
+        zeros = torch.zeros(clients, dtype=torch.float64)
+        return {
+            "reputation": zeros.clone(),
+            "recent": zeros.clone(),
+            "heard": torch.zeros(clients, dtype=torch.int64),  # rounds with evidence on a client
+            "doubts": torch.zeros(clients, dtype=torch.int64),  # rounds of bad standing, less the good ones since
+            "credibility": torch.ones(clients, dtype=torch.float64),
+            "testers": torch.zeros(clients, dtype=torch.bool),
+            "scale": torch.zeros((), dtype=torch.float64),
+        }
+
+    def ready(self, method: Method, root: Root) -> Self:
+        if method.clients < 3:
+            raise HoldfastError("trust 'jury': a jury needs at least 3 clients; take trust 'samples'.")
+        return super().ready(method, root)
+
+    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+        clients = [update.client for update in updates]
+        heard, rows = clipped(updates)
+        near = near_duplicates(rows, TWIN)
+        masses = fair_samples(updates) / near.sum(1)
+        before = self.weights_of(masses, state.trust, clients)
+        shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
+        aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
+        testers, reports = self.hear(heard, aggregate, federation, state)
+        memory = self.remember(reports.told, clients, testers, state.trust)
+        weights = self.weights_of(masses, memory, clients)
+        return dataclasses.replace(
+            judgement(heard, weights.tolist(), memory),
+            scores={client: float(memory["recent"][client]) for client in clients},
+            suspects=self.suspects(memory, clients),
+            notes=[*reports.notes, *said_of(near, clients), *hardly_believed(reports.told, memory)],
+            bytes_up=reports.bytes_up,
+            bytes_down=reports.bytes_down,
+        )
+
+    def hear(
+        self, updates: Sequence[Update], aggregate: Tensors, federation: Federation, state: State
+    ) -> tuple[list[int], Reports]:
+        """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
+        clients = [update.client for update in updates]
+        tensors = help_tensors(aggregate, state.buffers, updates)
+        if self.evidence == "auto" and len(state.digests) >= 3 and self.run.bench.producer is None:
+            return [], Reports(self.hear_digests(clients, tensors, state))
+        present = [update.client for update in updates if not update.synthetic]
+        before = state.trust["testers"].nonzero().flatten().tolist()
+        count = len(present) if self.testers is None else self.testers
+        scores = state.trust["credibility"].tolist()
+        testers = choose_testers("random", count, present, before, scores, self.run.seed, state.round)
+        tested = {tester: [client for client in clients if client != tester] for tester in testers}
+        testers = [tester for tester in testers if tested[tester]]
+        return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most)
+
+    def hear_digests(self, clients: Sequence[int], tensors: Tensors, state: State) -> dict[int, dict[int, float]]:
+        """Each client's digest is a witness for or against the others; nobody has to be asked."""
+        from holdfast.absence.release import samples_of
+
+        holders = sorted(state.digests)
+        bench, told = self.run.bench, {}
+        opened = samples_of(self.run.absence, self.run, state.digests, state.round, holders)
+        for holder, digest in zip(holders, opened, strict=True):
+            few = Samples((digest.features[: self.most],), digest.labels[: self.most])
+            others = [client for client in clients if client != holder]
+            found = help_of(bench.model, few, bench.metric, tensors, others)
+            told[holder] = {int(client): value for client, value in found.items()}
+        return told
+
+    def remember(
+        self,
+        told: Mapping[int, Mapping[int, float]],
+        clients: Sequence[int],
+        testers: Sequence[int],
+        memory: Tensors,
+    ) -> Tensors:
+        """Steps 4 to 6: what is known of each client after this round's reports."""
+        after = {name: tensor.clone() for name, tensor in memory.items()}
+        after["testers"].zero_()
+        after["testers"][list(testers)] = True
+        if not told:
+            return after
+        witnesses = sorted(told)
+        values = matrix_of(told, witnesses, clients)
+        credibility = after["credibility"].numpy()
+        agreed = agreement(values, credibility[witnesses])
+        credibility[witnesses] += LEARNT * (agreed - credibility[witnesses])
+        help_found = consensus(values, credibility[witnesses])
+        scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
+        after["scale"].fill_(scale)
+        evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
+        heard = after["heard"].numpy()
+        for name, share in (("reputation", self.slow), ("recent", self.fast)):
+            average = after[name].numpy()
+            rate = np.maximum(share, 1 / (heard[clients] + 1))
+            average[clients] += rate * (evidence - average[clients])
+        heard[clients] += 1
+        bad = standing(after, clients) < BAD
+        most = 2 * max(self.patience, self.exclude)
+        doubts = after["doubts"].numpy()
+        doubts[clients] = np.where(bad, np.minimum(doubts[clients] + 1, most), np.maximum(doubts[clients] - 1, 0))
+        return after
+
+    def weights_of(self, masses: Values, memory: Tensors, clients: Sequence[int]) -> Values:
+        """Step 7; if nobody is in good standing, by samples and votes alone."""
+        weights: Values = masses * standing(memory, clients)
+        if self.exclude:
+            weights = weights * (memory["doubts"].numpy()[clients] < self.exclude)
+        weights = weights if weights.sum() > 0 else masses
+        return np.asarray(weights / weights.sum())
+
+    def suspects(self, memory: Tensors, clients: Sequence[int]) -> dict[int, str]:
+        """Who has been in bad standing for several rounds, and why."""
+        found = {}
+        for client in clients:
+            doubts, recent = int(memory["doubts"][client]), float(memory["recent"][client])
+            if doubts < self.patience or standing(memory, [client])[0] >= BAD:
+                continue
+            what = "its updates harm what others hold" if recent < -0.3 else "its updates help nobody"
+            out = ", so it is excluded" if self.exclude and doubts >= self.exclude else ""
+            found[client] = f"{what} (help {recent:+.2f} of the usual, {doubts} rounds of doubt){out}"
+        return found
+
+
+def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor]:
+    """Step 1: updates longer than c = LOUD x the median length, brought to c x (c / length)."""
+    rows = stacked(updates)
+    norms = norms_of(rows)
+    bound = LOUD * norms.quantile(0.5)
+    factors = torch.where(norms > bound, (bound / norms.clamp_min(torch.finfo(torch.float64).tiny)) ** 2, 1.0)
+    heard = [shortened(update, factor) for update, factor in zip(updates, factors.tolist(), strict=True)]
+    return heard, (rows.double() * factors[:, None]).to(rows.dtype)
+
+
+def fair_samples(updates: Sequence[Update]) -> Values:
+    """The samples that clients claim, up to MOST_SAMPLES x the median: a claim must not buy any weight one likes.
+
+    >>> fair_samples([Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 20, 10**9])]).tolist()
+    [10.0, 20.0, 60.0]
+    """
+    samples = np.array([update.samples for update in updates], dtype=np.float64)
+    return np.minimum(samples, MOST_SAMPLES * np.median(samples))
+
+
+def standing(memory: Tensors, clients: Sequence[int]) -> Values:
+    """Step 6: from 0 (its updates do harm) to 1; who was never heard of is in good standing."""
+    found = np.ones(len(clients))
+    for name, (low, high) in RAMPS.items():
+        found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
+    return found
+
+
+def said_of(near: NDArray[np.bool_], clients: Sequence[int]) -> list[str]:
+    """Who sends nearly the same updates."""
+    groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in near if row.sum() > 1})
+    names = [", ".join(str(clients[place]) for place in group) for group in groups]
+    return [f"clients {name} sent nearly the same update and share one vote" for name in names]
+
+
+def hardly_believed(told: Mapping[int, Mapping[int, float]], memory: Tensors) -> list[str]:
+    """Whose reports, or whose digest, the others contradict."""
+    doubted = [witness for witness in sorted(told) if float(memory["credibility"][witness]) < HARDLY]
+    return [f"what client {witness} testifies is hardly believed: the others contradict it" for witness in doubted]

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test bench clean
+.PHONY: setup demo browser test bench clean
 
 setup: $(VENV)/.ready
 
@@ -22,7 +22,13 @@ demo: setup
 	@$(BIN)/holdfast compare --task fashion-mini --clients 4 --partition dirichlet:0.1 --rounds 18 \
 		--scenario none,sequential --method fedavg,fedprox,fednova --seed 0 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: setup
+# The tests of the report need a browser; Debian's is installed where that is possible.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq chromium chromium-driver; } >/dev/null 2>&1 || \
+		echo "No Chromium here and none could be installed (apt-get install chromium chromium-driver): browser tests are skipped."
+
+test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast.absence import ABSENCES
+from holdfast.absence import ABSENCES, FedDig
+from holdfast.absence.release import samples_of
 from holdfast.choices import Choice, choose
-from holdfast.digests import Digest, open_digest
+from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.plan import make_plan
@@ -89,7 +90,9 @@ def lda_accuracy(history: History) -> float:
         raise HoldfastError("LDA from digests: this run holds none; run with absence = 'feddig'.")
     plan = make_plan(history.experiment)
     test = plan.prepare(plan.task.test)
-    digests = [open_digest(sealed) for sealed in history.state.digests.values()]
+    state, absence = history.state, plan.method.absence
+    assert isinstance(absence, FedDig), "nothing else keeps digests"
+    digests = samples_of(absence, plan.method, state.digests, state.round, sorted(state.digests))
     return accuracy(lda_from_digests(digests), test, plan.task.metric)
 
 

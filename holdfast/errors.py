@@ -19,5 +19,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'known: fedavg, fedprox'
     """
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)

@@ -25,7 +25,7 @@ demo: setup
 # The tests of the report need a browser; Debian's is installed where that is possible.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
-		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq chromium chromium-driver; } >/dev/null 2>&1 || \
+		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends chromium chromium-driver fonts-dejavu-core; } >/dev/null 2>&1 || \
 		echo "No Chromium here and none could be installed (apt-get install chromium chromium-driver): browser tests are skipped."
 
 test: setup browser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from engine_helpers import experiment, samples
 from flower_helpers import Clock, hostile, in_process, nodes, play, spoil
 from flwr.app import Message as Packet
+from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ from holdfast.engines.flower.grid import GridFederation, Wire
 from holdfast.engines.flower.inprocess import InProcessGrid
 from holdfast.engines.flower.moderator import read_settings
 from holdfast.engines.flower.policy import fingerprint_of
+from holdfast.engines.flower.puller import Puller
 from holdfast.engines.flower.site import client_app
 from holdfast.engines.flower.sites import Sites, usual_names
 from holdfast.errors import HoldfastError
@@ -76,6 +79,7 @@ class Stage:
             Deadline(**deadline),
             Wire(poll=0.5),
             folder / "exchanges.jsonl",
+            None,
             self.clock,
             self.clock.sleep,
         )
@@ -298,6 +302,43 @@ def test_settings_are_checked() -> None:
     ):
         with pytest.raises(HoldfastError, match=sentence):
             read_settings(wrong)
+
+
+def test_a_site_that_hangs_in_its_upload_holds_up_nobody() -> None:
+    uploaded = threading.Event()
+
+    class Hanging(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Packet]:
+            if list(message_ids) == ["slow"]:
+                uploaded.wait(30)
+            asked = Packet(RecordDict(), dst_node_id=1, message_type="train.job")
+            asked.metadata.__dict__["_message_id"] = next(iter(message_ids))
+            return [Packet(RecordDict(), reply_to=asked)]
+
+    puller = Puller(Hanging(client_app(EXPERIMENT), {}))
+    got: list[str] = []
+    while "quick" not in got:
+        got += [packet.metadata.reply_to_message_id for packet in puller.pull(["slow", "quick"])]
+    assert got == ["quick"]
+    uploaded.set()
+    while "slow" not in got:
+        got += [packet.metadata.reply_to_message_id for packet in puller.pull(["slow"])]
+    assert got == ["quick", "slow"]
+
+
+def test_an_error_of_the_grid_is_raised_where_it_is_asked() -> None:
+    class Broken(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Packet]:
+            raise ConnectionError("the SuperLink is gone")
+
+    puller = Puller(Broken(client_app(EXPERIMENT), {}))
+
+    def keep_looking() -> None:
+        for _ in range(10_000):
+            puller.pull(["any"])
+
+    with pytest.raises(ConnectionError, match="is gone"):
+        keep_looking()
 
 
 @given(st.lists(st.floats(0.1, 500), max_size=12), st.integers(1, 12), st.none() | st.floats(0.1, 500))

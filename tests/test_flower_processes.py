@@ -70,6 +70,18 @@ def wait_for_training(here: Local, site: str) -> None:
     wait_until(lambda: training(here, site).exists(), f"{site} trains")
 
 
+def moderators() -> list[int]:
+    return [pid for pid in marked(os.environ["HOLDFAST_TEST"]) if b"flwr-serverapp" in read(pid, "cmdline")]
+
+
+def kill_moderator(here: Local) -> None:
+    """Kill the ServerApp's process, and the one that follows its log."""
+    assert moderators()
+    for pid in moderators():
+        os.kill(pid, signal.SIGKILL)
+    here.kill("moderator")
+
+
 def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tmp_path: Path) -> None:
     wanted = experiment(algorithm="scaffold", absence="feddig", rounds=2, evaluate_every=2, scenario="forever")
     app = write_app(tmp_path / "parity", wanted)
@@ -93,7 +105,7 @@ def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: 
     here.kill("stranger")
 
 
-def test_a_moderator_that_is_killed_resumes_with_the_sites_still_there(here: Local, tmp_path: Path) -> None:
+def test_a_moderator_that_is_killed_resumes_and_so_does_a_superlink(here: Local, tmp_path: Path) -> None:
     wanted = experiment(
         task="flower_helpers:unhurried", algorithm="scaffold", model="mlp:8", rounds=2, evaluate_every=2
     )
@@ -101,11 +113,13 @@ def test_a_moderator_that_is_killed_resumes_with_the_sites_still_there(here: Loc
     here.begin(app, out=str(out))
     wait_until(lambda: len(records(out)) == 1, "the first round is written down")
     wait_for_training(here, "site-0")
-    moderators = [pid for pid in marked(os.environ["HOLDFAST_TEST"]) if b"flwr-serverapp" in read(pid, "cmdline")]
-    assert moderators
-    for pid in moderators:
-        os.kill(pid, signal.SIGKILL)
+    kill_moderator(here)
+    here.begin(app, out=str(out))  # the sites are still there
+    wait_for_training(here, "site-0")
+    here.kill("superlink")
     here.kill("moderator")
+    wait_until(lambda: not moderators(), "the moderator has ended with its SuperLink")
+    here.start_link()  # the sites find it again by themselves
     here.begin(app, out=str(out))
     finish(here, out)
     assert same_bits(resume(out), run(wanted))
@@ -144,7 +158,4 @@ def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, t
         "site-1 is back",
     )[0]
     assert 1 not in back.stand_ins
-    here.kill("moderator")
-    for pid in marked(os.environ["HOLDFAST_TEST"]):
-        if b"flwr-serverapp" in read(pid, "cmdline"):
-            os.kill(pid, signal.SIGKILL)
+    kill_moderator(here)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Wire:
     half_up: bool = False  # updates as float16
     half_down: bool = False  # the model as float16
     bound: int = BOUND  # bytes of a message
-    poll: float = 0.1  # seconds between two looks for replies
+    poll: float = 0.2  # seconds between two looks for replies
 
 
 @dataclass
@@ -66,6 +66,7 @@ class GridFederation:
         deadline: Deadline | None = None,
         wire: Wire | None = None,
         journal: Path | None = None,
+        pull: Callable[[Sequence[str]], Iterable[Packet]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -74,7 +75,9 @@ class GridFederation:
         self._deadline = deadline or Deadline()
         self._wire = wire or Wire()
         self._journal = journal
+        self._take = pull or grid.pull_messages
         self._clock, self._sleep = clock, sleep
+        self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
         self._hellos: dict[str, tuple[int, float]] = {}  # id of a greeting -> the node, and when it was greeted
         self._late: dict[str, int] = {}  # id of a message that was not answered in time -> its node
         self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
@@ -266,4 +269,8 @@ class GridFederation:
         return next(iter(self._grid.push_messages([self._packet(records, node, kind)])))
 
     def _pull(self, numbers: Sequence[str]) -> list[Packet]:
-        return list(self._grid.pull_messages(numbers)) if numbers else []
+        """Replies to these messages; those to others that came along are kept until they are asked for."""
+        wanted = [number for number in numbers if number not in self._mail]
+        for packet in self._take(wanted) if wanted else ():
+            self._mail[packet.metadata.reply_to_message_id] = packet
+        return [self._mail.pop(number) for number in numbers if number in self._mail]

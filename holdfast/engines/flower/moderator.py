@@ -26,7 +26,9 @@ from holdfast.core import Federation
 from holdfast.engines.flower.codec import BOUND
 from holdfast.engines.flower.deadline import Deadline
 from holdfast.engines.flower.grid import GridFederation, Wire
+from holdfast.engines.flower.inprocess import InProcessGrid
 from holdfast.engines.flower.policy import fingerprint_of
+from holdfast.engines.flower.puller import Puller
 from holdfast.engines.flower.sites import Sites, usual_names
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import Experiment, load
@@ -103,6 +105,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
             folder and folder / "exchanges.jsonl",
+            None if isinstance(grid, InProcessGrid) else Puller(grid).pull,
         )
         federation.gather(settings["gather"])
         return federation

@@ -14,6 +14,7 @@ from holdfast.cli.digesting import Recipe, digest_app, facts_of, make, reveals
 from holdfast.digests import load_digest
 from holdfast.encoders import make_encoder
 from holdfast.errors import HoldfastError
+from holdfast.privacy.ledger import read_ledger
 from holdfast.tasks.named import load_task
 
 
@@ -36,7 +37,8 @@ def test_a_digest_of_a_clients_own_file(own: Path, tmp_path: Path) -> None:
     assert make(recipe(own), out) == out.stat().st_size
     encoder = make_encoder("autoencoder", (1, 28, 28))
     digest = load_digest(out, task="fashion-mini", encoder=encoder.fingerprint, classes=10, feature_shape=(4, 8, 8))
-    assert (len(digest), digest.samples, digest.used, digest.dropped) == (12, 50, 48, 2)
+    used = 4 * sum(int(count) // 4 for count in np.bincount(np.load(own)["y"]))
+    assert (len(digest), digest.samples, digest.used, digest.dropped) == (used // 4, 50, used, 50 - used)
     assert set(digest.labels.sum(0).nonzero().flatten().tolist()) == {3, 7}
     # SpD 1 is no mixing at all: the very features, in another order.
     make(recipe(own, spd=1), tmp_path / "one")
@@ -78,7 +80,7 @@ def test_what_it_reveals_is_said_without_comfort(own: Path, tmp_path: Path) -> N
 
 def test_the_commands(own: Path, tmp_path: Path) -> None:
     out = tmp_path / "d.safetensors"
-    run = CliRunner().invoke(digest_app, ["make", "--samples-of", str(own), "--spd", "4", "--out", str(out)])
+    run = CliRunner().invoke(digest_app, ["make", "--samples-of", str(own), "--strategy", "across", "--out", str(out)])
     assert run.exit_code == 0, run.output
     assert "48 of 50" in run.output
     shown = CliRunner().invoke(digest_app, ["show", str(out), "--json"])
@@ -130,6 +132,20 @@ def test_bad_samples_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], 
         make(recipe(tmp_path / "bad.npz"), tmp_path / "out")
     assert sentence in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_policy_of_the_house_is_kept(own: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "privacy.toml"
+    policy.write_text('max_epsilon = 3.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    with pytest.raises(HoldfastError, match="mode 'paper' is not allowed"):
+        make(recipe(own), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    policy.write_text('max_epsilon = inf\ndelta = 1e-5\nmodes = ["paper"]\nmin_spd = 4\n')
+    with pytest.raises(HoldfastError, match="spd"):
+        make(recipe(own, spd=2), tmp_path / "out")
+    make(recipe(own), tmp_path / "out")
+    [entry] = read_ledger(tmp_path / "privacy-ledger.json").entries
+    assert entry.what == "digest of fashion-mini, file out"
 
 
 def test_a_digest_is_never_overwritten_and_a_stranger_never_shown(own: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.digests import Digest
-    from holdfast.mixing import Weights
+    from holdfast.mixing import Laplace, Weights
     from holdfast.tasks import Samples
 
 digest_app = typer.Typer(
@@ -40,7 +40,7 @@ def make_command(
     ] = None,
     encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "scattering",
     spd: Annotated[int, typer.Option(help="Samples per digest; 1: no mixing.")] = 4,
-    strategy: Annotated[str, typer.Option(help="Mix 'across' classes or 'within' a class.")] = "across",
+    strategy: Annotated[str, typer.Option(help="Mix 'within' a class or 'across' classes.")] = "within",
     weights: Annotated[str, typer.Option(help="'balanced', 'random', or numbers as in 0.7/0.3.")] = "balanced",
     remainder: Annotated[str, typer.Option(help="Samples left over: 'drop' or 'mix' fewer.")] = "drop",
     epsilon: Annotated[float | None, typer.Option(help="The paper's nominal epsilon \\[default: no noise].")] = None,
@@ -72,7 +72,7 @@ class Recipe:
     samples_of: Path | None = None
     encoder: str = "scattering"
     spd: int = 4
-    strategy: str = "across"
+    strategy: str = "within"
     weights: str = "balanced"
     remainder: str = "drop"
     epsilon: float | None = None
@@ -113,8 +113,24 @@ def make(recipe: Recipe, out: Path) -> int:
         task=name,
         encoder=encoder.fingerprint,
     )
+    keep_policy(digest, noise, out)
     make_folder(out.parent)
     return save_digest(out, digest, COMPACT[recipe.bits])
+
+
+def keep_policy(digest: Digest, noise: Laplace | None, out: Path) -> None:
+    """Where the house has a policy (the nearest privacy.toml), the digest is entered in its ledger, or refused."""
+    import math
+
+    from holdfast.privacy.claim import only_mixing, paper
+    from holdfast.privacy.house import house_of, let_out
+
+    width = math.prod(digest.feature_shape)
+    house = house_of(out.parent)
+    if house.policy is not None:
+        mixing = only_mixing(width, digest.spd)
+        claim = mixing if noise is None else paper(width, digest.spd, noise.samples, noise.epsilon)
+        let_out(house, claim, f"digest of {digest.task}, file {out.name}")
 
 
 def read_weights(text: str) -> Weights:

@@ -48,6 +48,7 @@ LOUD = 2.0  # x the median length
 MOST_SAMPLES = 3.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
 RAMPS = {"reputation": (-0.3, 0.0), "recent": (-1.0, -0.6)}
+ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
 LEARNT = 0.3  # share of a round in a witness's credibility
 BAD = 0.25  # a standing that raises doubts
 HARDLY = 0.1  # a credibility that is said
@@ -57,7 +58,7 @@ HARDLY = 0.1  # a credibility that is said
 class Jury(Trust):
     """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
 
-    testers: int | None = None  # peers that testify in a round; none: all
+    testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
     slow: float = 0.05  # share of a round in the reputation, once there are many
     fast: float = 0.35  # and in what is recent
@@ -81,6 +82,7 @@ class Jury(Trust):
             "heard": torch.zeros(clients, dtype=torch.int64),  # rounds with evidence on a client
             "doubts": torch.zeros(clients, dtype=torch.int64),  # rounds of bad standing, less the good ones since
             "credibility": torch.ones(clients, dtype=torch.float64),
+            "testified": torch.zeros(clients, dtype=torch.int64),  # rounds in which it was a witness
             "testers": torch.zeros(clients, dtype=torch.bool),
             "scale": torch.zeros((), dtype=torch.float64),
         }
@@ -118,14 +120,21 @@ class Jury(Trust):
         tensors = help_tensors(aggregate, state.buffers, updates)
         if self.evidence == "auto" and len(state.digests) >= 3 and self.run.bench.producer is None:
             return [], Reports(self.hear_digests(clients, tensors, state))
-        present = [update.client for update in updates if not update.synthetic]
-        before = state.trust["testers"].nonzero().flatten().tolist()
-        count = len(present) if self.testers is None else self.testers
-        scores = state.trust["credibility"].tolist()
-        testers = choose_testers("random", count, present, before, scores, self.run.seed, state.round)
+        testers = self.choose(updates, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most)
+
+    def choose(self, updates: Sequence[Update], state: State) -> list[int]:
+        """All peers in the first rounds; then some, drawn anew each round among those who are believed."""
+        present = [update.client for update in updates if not update.synthetic]
+        credibility = state.trust["credibility"].numpy()
+        count = -(-len(present) // 2) if self.testers is None else self.testers
+        if state.round < ALL_TESTIFY or count >= len(present):
+            return present
+        believed = [c for c in present if credibility[c] >= np.median(credibility[present]) / 2]
+        before = state.trust["testers"].nonzero().flatten().tolist()
+        return choose_testers("random", count, believed, before, credibility.tolist(), self.run.seed, state.round)
 
     def hear_digests(self, clients: Sequence[int], tensors: Tensors, state: State) -> dict[int, dict[int, float]]:
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
@@ -158,7 +167,10 @@ class Jury(Trust):
         values = matrix_of(told, witnesses, clients)
         credibility = after["credibility"].numpy()
         agreed = agreement(values, credibility[witnesses])
-        credibility[witnesses] += LEARNT * (agreed - credibility[witnesses])
+        testified = after["testified"].numpy()
+        rate = np.maximum(LEARNT, 1 / (testified[witnesses] + 1))
+        credibility[witnesses] += rate * (agreed - credibility[witnesses])
+        testified[witnesses] += 1
         help_found = consensus(values, credibility[witnesses])
         scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
         after["scale"].fill_(scale)

@@ -59,12 +59,14 @@ def consensus(values: Values, credibility: Values) -> Values:
 def agreement(values: Values, credibility: Values) -> Values:
     """How each witness agrees with the others: the correlation of its row with the median of all, at least 0.
 
+    A row of fewer than three values tells nothing of its witness, who is then believed.
+
     >>> v = np.array([[0.1, 0.2, -0.3], [0.2, 0.3, -0.2], [-1.0, -1.0, 1.0], [0.0, 0.3, -0.4]])
     >>> agreement(v, np.ones(4)).round(1).tolist()  # the third one lies
     [1.0, 1.0, 0.0, 1.0]
     """
     middle = weighted_median(values, credibility)
-    found = np.zeros(len(values))
+    found = np.ones(len(values))
     for row, said in enumerate(~np.isnan(values)):
         if said.sum() >= 3:
             a, b = values[row, said] - values[row, said].mean(), middle[said] - middle[said].mean()

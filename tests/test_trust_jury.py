@@ -1,0 +1,202 @@
+"""The jury: its arithmetic by hand, its invariants, and the attacks that it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_round_bench import SIZES, first_state, make_clients, make_method, same_state
+
+from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.attacks.adversary import choose_hostile
+from holdfast.cli.running import attacker_weight, suspected
+from holdfast.core import Learning, State, Update
+from holdfast.engines.inline import Inline
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+from holdfast.play import run
+from holdfast.round import Method, play_round
+from holdfast.runs import History
+from holdfast.tasks import Samples
+from holdfast.trust.evidence import agreement, consensus, near_duplicates, weighted_median
+from holdfast.trust.jury import Jury, clipped, fair_samples, said_of, standing
+from holdfast.trust.tester import score_gradient
+
+LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
+
+
+def method_with(trust: Jury, algorithm: FedAvg | None = None) -> Method:
+    method = make_method(algorithm or FedAvg(), LEARNING, len(SIZES))
+    return replace(method, trust=trust.ready(method, lambda count: pytest.fail("a jury needs no clean data")))
+
+
+def vectors(*rows: list[float]) -> list[Update]:
+    return [Update(i, {"w": torch.tensor(row)}, samples=10, steps=1) for i, row in enumerate(rows)]
+
+
+def test_the_louder_an_update_the_less_is_heard_of_it() -> None:
+    heard, rows = clipped(vectors([1.0], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 8
+    assert [update.delta["w"].item() for update in heard] == pytest.approx([1.0, 2.0, 4.0, 8.0, 8 * 8 / 400])
+    assert torch.equal(rows, torch.stack([update.delta["w"] for update in heard]))
+
+
+def test_near_duplicates_share_a_vote_and_are_named() -> None:
+    rows = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    near = near_duplicates(rows, 0.1)
+    assert near.sum(1).tolist() == [2, 2, 1, 1, 1]
+    assert said_of(near, [3, 5, 7, 8, 9]) == ["clients 3, 5 sent nearly the same update and share one vote"]
+
+
+def test_the_consensus_bounds_what_a_liar_can_do() -> None:
+    honest = np.array([[0.2, -0.1], [0.1, -0.2], [0.3, -0.1], [0.2, -0.2]])
+    lying = np.vstack([honest, [[-1.0, 1.0]]])
+    assert weighted_median(lying, np.ones(5)).tolist() == [0.2, -0.1]
+    found = consensus(lying, np.ones(5))
+    reach = 3 * 1.4826 * 0.1  # the median distance from the medians is 0.1
+    assert found == pytest.approx([(0.8 + 0.2 - reach) / 5, (-0.6 - 0.1 + reach) / 5])
+    assert consensus(lying, np.array([1.0, 1, 1, 1, 0])) == pytest.approx([0.2, -0.15])
+    assert agreement(lying, np.ones(5)).tolist() == [1] * 5  # two values are too few to tell
+    assert agreement(np.hstack([lying, lying]), np.ones(5)).tolist() == pytest.approx([1, 1, 1, 1, 0])
+    assert consensus(np.full((2, 2), np.nan), np.ones(2)).tolist() == [0, 0]
+
+
+@given(
+    st.integers(3, 8).flatmap(
+        lambda n: st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=n, max_size=n)
+    ),
+    st.lists(st.floats(-1, 1), min_size=4, max_size=4),
+)
+@settings(max_examples=60, deadline=None)
+def test_one_report_moves_no_consensus_out_of_the_others_reach(honest: list[list[float]], lie: list[float]) -> None:
+    values = np.array([*honest, lie])
+    found = consensus(values, np.ones(len(values)))
+    assert (found >= values.min(0) - 1e-9).all()
+    assert (found <= values.max(0) + 1e-9).all()
+    order = np.random.default_rng(0).permutation(len(values))
+    assert consensus(values[order], np.ones(len(values))) == pytest.approx(found)
+
+
+def test_reputation_is_long_and_recent_is_short() -> None:
+    trust = Jury(slow=0.1, fast=0.5)
+    told = {w: {0: 0.6, 1: 0.4, 2: 0.6} for w in range(3)}  # help +0.2, -0.2, +0.2: the scale is 0.2
+    memory = trust.remember(told, [0, 1, 2], [], trust.begin(3))
+    assert memory["recent"].tolist() == pytest.approx([1, -1, 1])
+    assert float(memory["scale"]) == pytest.approx(0.2)
+    assert standing(memory, [0, 1, 2]).tolist() == [1, 0, 1]
+    turned = {w: {0: 0.4, 1: 0.6, 2: 0.6} for w in range(3)}
+    after = trust.remember(turned, [0, 1, 2], [], memory)
+    assert after["recent"].tolist() == pytest.approx([0, 0, 1])
+    assert after["reputation"].tolist() == pytest.approx([0, 0, 1])  # the second round still counts a half
+    third = trust.remember(turned, [0, 1, 2], [], after)
+    assert third["recent"][:2].tolist() == pytest.approx([-0.5, 0.5])
+    assert third["reputation"][:2].tolist() == pytest.approx([-1 / 3, 1 / 3])
+    assert memory["heard"].tolist() == [1, 1, 1]  # what was is not changed
+    assert trust.remember({}, [0, 1, 2], [], memory)["recent"].tolist() == memory["recent"].tolist()
+
+
+def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
+    trust = Jury(patience=2, exclude=3)
+    bad = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
+    good = {w: {0: 0.6, 1: 0.9, 2: 0.6, 3: 0.6} for w in range(4)}
+    memory, told = trust.begin(4), []
+    for _ in range(4):
+        memory = trust.remember(bad, range(4), [], memory)
+        told.append(trust.suspects(memory, range(4)))
+    assert [list(found) for found in told] == [[], [1], [1], [1]]
+    assert "harm" in told[1][1]
+    assert "excluded" in told[2][1]
+    assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    for _ in range(12):
+        memory = trust.remember(good, range(4), [], memory)
+    assert trust.suspects(memory, range(4)) == {}
+    assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([0.25] * 4)
+
+
+def test_a_claim_of_samples_buys_little_and_if_all_are_bad_all_count() -> None:
+    claimed = [Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 10, 10, 2**40])]
+    assert fair_samples(claimed).tolist() == [10, 10, 10, 30]
+    memory = Jury().begin(2)
+    memory["reputation"] -= 5
+    assert Jury().weights_of(np.array([1.0, 3.0]), memory, [0, 1]).tolist() == [0.25, 0.75]
+
+
+def test_a_witness_has_no_quarrel_with_classes_it_does_not_hold() -> None:
+    """A model that shifts all chance to a class that the witness lacks loses nothing in its eyes."""
+    model = torch.nn.Linear(2, 3)
+    samples = Samples((torch.eye(2),), torch.tensor([0, 1]))
+    gradient = score_gradient(model, samples)
+    assert float(gradient["bias"][2]) == 0.0
+    assert gradient["weight"][2].tolist() == [0.0, 0.0]
+    assert float(gradient["weight"].abs().sum()) > 0
+    alone = score_gradient(model, Samples((torch.eye(2),), torch.tensor([1, 1])))  # one class: nothing to tell apart
+    assert float(alone["weight"].abs().sum()) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_it_goes_with_every_algorithm_and_resumes_to_the_bit(algorithm: str) -> None:
+    made = ALGORITHMS[algorithm]()
+    method = method_with(Jury(), made)
+    federation = Inline(make_clients(made, LEARNING))
+    state: State = replace(first_state(method), trust=method.trust.begin(3))
+    states = []
+    for _ in range(4):
+        state, record = play_round(state, federation, method)
+        states.append(state)
+    assert sum(record.weights.values()) == pytest.approx(1)
+    again = states[2]
+    again = replace(again, trust={name: tensor.clone() for name, tensor in again.trust.items()})
+    federation = Inline(federation._clients)
+    again, _ = play_round(again, federation, method_with(Jury(), made))
+    assert same_state(again, states[3])
+
+
+@pytest.mark.parametrize("wrong", [{"testers": 2}, {"slow": 0.0}, {"fast": 2.0}, {"patience": 0}, {"most": 0}])
+def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Jury(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(HoldfastError, match="at least 3 clients"):
+        Jury().ready(replace(make_method(FedAvg(), LEARNING, 2)), lambda count: pytest.fail("no samples"))
+
+
+def small(attack: str, trust: str, **other: object) -> History:
+    settings: dict[str, object] = {"clients": 10, "samples": 2000, "partition": "dirichlet:0.5", "rounds": 7}
+    hostile = {"attack": attack, "attackers": 0 if attack == "none" else 3}
+    return run(Experiment(**{**settings, "model": "features", "workers": 0, "trust": trust, **hostile, **other}))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def clean() -> float:
+    return small("none", "samples").final_accuracy
+
+
+@pytest.mark.parametrize("attack", ["signflip:1", "labelflip", "liar", "random", "relayer"])
+def test_three_hostile_of_ten_hardly_matter(attack: str, clean: float) -> None:
+    history = small(attack, "jury")
+    assert history.final_accuracy > clean - 0.05
+    if attack in ("signflip:1", "labelflip"):
+        share = attacker_weight(history)
+        assert share is not None
+        assert share < 0.08
+        hostile = set(choose_hostile(10, 3, 0))
+        assert set(suspected(history.records)) & hostile
+
+
+def test_nobody_is_suspected_where_nobody_is_hostile(clean: float) -> None:
+    history = small("none", "jury:exclude=4")
+    assert suspected(history.records) == {}
+    assert history.final_accuracy > clean - 0.02
+
+
+def test_digests_testify_where_there_are_any() -> None:
+    history = small("signflip:1", "jury", absence="feddig")
+    first, last = history.records[0], history.records[-1]
+    messages = last.bytes_down - first.bytes_down
+    assert messages < 0  # from the second round on no update is sent to peers
+    share = attacker_weight(history)
+    assert share is not None
+    assert share < 0.1

@@ -37,6 +37,7 @@ from holdfast.absence.release import (
 )
 from holdfast.attacks import awake
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
+from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Unwritable
 from holdfast.models import buffers_of, fill, weights_of
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
 EPSILON = 3.0  # of the strict modes where none is named
+TEACH = 0.8  # chosen on validation seeds: 0.5, 0.7, 0.8, 0.9 gave 84.2, 85.1, 85.3, 83.1 % at epsilon 10; 0 gave 83.6
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class FedDig(Nothing):
     mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"  # see absence/release.py
     delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
+    teach: float | None = None  # share of a stand-in's labels that the model itself gives; none: .8 for moments, else 0
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
 
@@ -87,6 +90,8 @@ class FedDig(Nothing):
             raise ValueError(f"epsilon must be positive, got {self.epsilon}; leave it out for no noise.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
+        if self.teach is not None and not 0 <= self.teach < 1:
+            raise ValueError(f"teach must be in [0, 1), got {self.teach}.")
         check_options(self)
 
     @property
@@ -146,7 +151,7 @@ class FedDig(Nothing):
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
         from holdfast.client import Client, train_job
 
-        [digest] = samples_of(self, method, state.digests, state.round, [client])
+        [digest] = self.standing(method, state, [client])
         bench = method.bench
         samples = Samples((digest.features,), digest.labels)
         if bench.producer is not None:
@@ -169,6 +174,25 @@ class FedDig(Nothing):
         reply = train_job(stand_in, Message(client, state.round, "train", tensors, scalars))
         delta, buffers = (unpack(reply.tensors, group) for group in ("delta", "buffers"))
         return Update(client, delta, digest.samples, reply.scalars["steps"], buffers, synthetic=True)
+
+    def standing(self, method: Method, state: State, clients: Sequence[int]) -> list[Digest]:
+        """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
+        has the right means and spread but blurred borders between classes, which the model knows better by now."""
+        found = samples_of(self, method, state.digests, state.round, clients)
+        share = (TEACH if self.mode == "moments" else 0.0) if self.teach is None else self.teach
+        if not share:
+            return found
+        bench = method.bench
+        fill(bench.model, state.model, state.buffers)
+        bench.model.eval()
+        taught = []
+        for digest in found:
+            features = digest.features
+            inputs = (features,) if bench.producer is None else (guide(bench.producer, state, features), features)
+            with torch.no_grad():
+                own = torch.softmax(bench.model(*inputs), dim=1)
+            taught.append(replace(digest, labels=(1 - share) * digest.labels + share * own))
+        return taught
 
     def memory_for(self, state: State, client: int) -> Tensors:
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
@@ -193,7 +217,7 @@ class FedDig(Nothing):
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
         from holdfast.client import train
 
-        opened = samples_of(self, method, state.digests, state.round, sorted(state.digests))
+        opened = self.standing(method, state, sorted(state.digests))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = method.bench
         fill(bench.model, state.model, state.buffers)

@@ -106,15 +106,21 @@ def gaussian_auc(ratio: float) -> float:
     return 0.5 * math.erfc(-ratio / 2)
 
 
-def moment_ratio(a: tuple[Array, int], b: tuple[Array, int], classes: int, scales: Scales) -> float:
-    """|x_a - x_b| over the moment digest's scales, for two (features, label): what the best test sees."""
+def moment_change(a: tuple[Array, int], b: tuple[Array, int], classes: int, scales: Scales) -> tuple[Array, Array]:
+    """How a moment digest's whole numbers change from record a to record b, and the noise of each."""
     values = [np.rint(z * STEPS).astype(np.int64)[None] for z, _ in (a, b)]
     parts = [exact_moments(v, np.array([label]), classes, STEPS) for v, (_, label) in zip(values, (a, b), strict=True)]
     row, column = np.triu_indices(values[0].shape[1])
-    second = np.where(row == column, float(scales.diagonal), float(scales.off_diagonal))
-    spreads: list[Any] = [float(scales.counts), float(scales.sums), second]
-    squares = (((x - y) / spread) ** 2 for x, y, spread in zip(*parts, spreads, strict=True))
-    return math.sqrt(sum(float(square.sum()) for square in squares))
+    spread = [np.full(parts[0][0].size, float(scales.counts)), np.full(parts[0][1].size, float(scales.sums))]
+    spread.append(np.where(row == column, float(scales.diagonal), float(scales.off_diagonal)))
+    change = [(y - x).ravel().astype(np.float64) for x, y in zip(*parts, strict=True)]
+    return np.concatenate(change), np.concatenate(spread)
+
+
+def moment_ratio(a: tuple[Array, int], b: tuple[Array, int], classes: int, scales: Scales) -> float:
+    """|x_a - x_b| over the moment digest's scales, for two (features, label): what the best test sees."""
+    change, spread = moment_change(a, b, classes, scales)
+    return float(np.sqrt(((change / spread) ** 2).sum()))
 
 
 def audit(claim: Claim, release: Callable[[bool], float], trials: int) -> Audit:

@@ -1,0 +1,129 @@
+"""`holdfast privacy report` and `plan`: what leaves the house, what that promises, and what a promise costs."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
+    from holdfast.privacy.planning import Setting
+
+privacy_app = typer.Typer(
+    help="What leaves a client, what is promised about it, and what attacks make of it.", no_args_is_help=True
+)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
+
+
+@privacy_app.command("report")
+def report_command(
+    subject: Annotated[Path, typer.Argument(metavar="DIGEST|RUN|EXPERIMENT", help="What the report is about.")],
+    json: Json = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="PAGE.html", help="Save the page, with the owner's pictures.")
+    ] = None,
+    client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
+    trials: Annotated[int, typer.Option(help="Releases the audit makes with each canary.", min=20)] = 500,
+) -> None:
+    """Tell what a digest truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger."""
+    from holdfast.files import write_file
+    from holdfast.play import one_thread
+    from holdfast.privacy.findings import as_json, examine
+    from holdfast.privacy.noise import system
+    from holdfast.privacy.subject import subject_of
+    from holdfast.report.privacy_page import as_html, as_text
+
+    if out is not None and not out.parent.is_dir():
+        raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
+    with one_thread():
+        findings = examine(subject_of(subject), system(), client, trials)
+    if out is not None:
+        write_file(out, as_html(findings).encode())
+    if json:
+        typer.echo(json_text.dumps(as_json(findings), allow_nan=False))
+        return
+    typer.echo(as_text(findings), nl=False)
+    if out is not None:
+        Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{out}[/]")
+
+
+@privacy_app.command("plan")
+def plan_command(
+    epsilon: Annotated[float, typer.Option(help="The target: true epsilon over all releases.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="The target's delta.")] = 1e-5,
+    releases: Annotated[int, typer.Option(help="How often each client releases a digest.")] = 1,
+    file: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="The experiment to try settings on.")] = None,
+    set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of it.")] = None,
+    curve: Annotated[str, typer.Option(help="True epsilons of the curve, comma-separated.")] = "0.5,1,3,10",
+    try_out: Annotated[bool, typer.Option("--try/--no-try", help="Train on the digests to see the accuracy.")] = True,
+    json: Json = False,
+) -> None:
+    """Which settings meet a target of privacy, and what they cost: the curve of accuracy against true epsilon."""
+    from holdfast.experiment import from_changes, load
+    from holdfast.plan import make_plan
+    from holdfast.play import one_thread
+    from holdfast.privacy.planning import Workshop, settings_for
+
+    changes = set or []
+    experiment = load(file, changes) if file else from_changes(["absence=feddig", "lr=0.05", *changes])
+    try:
+        epsilons = [float(value) for value in curve.split(",")]
+    except ValueError:
+        raise HoldfastError(f"--curve {curve!r}: expected numbers such as 1,3,10.") from None
+    with one_thread():
+        plan = make_plan(experiment)
+        about = plan.method.bench.about
+        settings = settings_for(epsilon, delta, releases, about.feature_shape, about.classes)
+        line: list[Setting] = []
+        if try_out:
+            workshop = Workshop(plan)
+            settings = sorted(map(workshop.trial, settings), key=lambda s: -(s.accuracy or 0.0))
+            line = workshop.curve(epsilons, delta)
+    if json:
+        typer.echo(json_text.dumps({"settings": [row(s) for s in settings], "curve": [row(s) for s in line]}))
+        return
+    console = Console(highlight=False)
+    total = f"epsilon {epsilon:g} at delta {delta:g} over {releases} release{'s' if releases > 1 else ''} a client"
+    console.print(table(f"Settings that meet {total}", settings))
+    if line:
+        console.print(table("What privacy costs: accuracy against true epsilon", line))
+        console.print("Accuracy of a model trained on the digests alone; with some clients present a run does better.")
+
+
+def row(setting: Setting) -> dict[str, Any]:
+    """A setting for a machine."""
+    import math
+
+    claim = setting.claim
+    values = {
+        "absence": setting.words,
+        "mode": claim.mode,
+        "adjacency": claim.adjacency,
+        "epsilon_release": claim.epsilon_total,
+        "epsilon_total": setting.epsilon_total,
+        "delta": claim.delta,
+        "noise": claim.noise,
+        "accuracy": setting.accuracy,
+        "bytes": setting.size,
+    }
+    return {name: "infinite" if value == math.inf else value for name, value in values.items()}
+
+
+def table(title: str, settings: Sequence[Setting]) -> Table:
+    view = Table(title=title, title_justify="left")
+    for name in ("absence =", "adjacency"):
+        view.add_column(name, overflow="fold")
+    for name in ("true epsilon", "accuracy", "bytes a client"):
+        view.add_column(name, justify="right")
+    for setting in settings:
+        accuracy = "-" if setting.accuracy is None else f"{setting.accuracy:.1%}"
+        bytes_ = "-" if setting.size is None else f"{setting.size:,}"
+        view.add_row(setting.words, setting.claim.adjacency, f"{setting.epsilon_total:.4g}", accuracy, bytes_)
+    return view

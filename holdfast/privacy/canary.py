@@ -1,0 +1,175 @@
+"""The strongest attack on a release by mode: two canaries, the best test, and an audit of the real release.
+
+The adversary knows every record but one, and that this one is a or b. The worst pair is the one that changes a release
+most: for moments two unit vectors of one class with cosine -1/2 (moments.py), for mixed features z and -z.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast.absence.release import make_release, strict_mix
+from holdfast.client import About
+from holdfast.privacy import audit as auditing
+from holdfast.privacy.audit import Audit, Membership, gaussian_auc, moment_change, proportion_above, rates, scores
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.exact import Kind
+from holdfast.privacy.moments import STEPS, scales_for
+from holdfast.privacy.noise import Source
+from holdfast.privacy.wire import open_moments
+
+if TYPE_CHECKING:
+    from holdfast.absence.feddig import FedDig
+
+Array = NDArray[np.float64]
+Record = tuple[Array, int]  # features, label
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How well the best test tells two records apart, with 99 % confidence limits, and what the claim predicts."""
+
+    who: str
+    auc: float
+    auc_limits: tuple[float, float]
+    tpr_1: float
+    tpr_1_limits: tuple[float, float]
+    tpr_01: float
+    tpr_01_limits: tuple[float, float]
+    predicted: float | None  # AUC
+
+    @property
+    def better_than_predicted(self) -> bool:
+        return self.predicted is not None and self.auc_limits[0] > self.predicted
+
+
+def worst_pair(mode: str, k: int) -> tuple[Record, Record]:
+    """The two records that are easiest to tell apart.
+
+    >>> (a, _), (b, _) = worst_pair("moments", 3)
+    >>> round(float(a @ b), 6)
+    -0.5
+    """
+    one = np.zeros(k)
+    one[0] = 1.0
+    if mode != "moments" or k == 1:
+        return (one, 0), (-one, 0)
+    other = np.zeros(k)
+    other[:2] = -0.5, math.sqrt(0.75)
+    return (one, 0), (other, 0)
+
+
+def tell_apart(
+    options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source, who: str
+) -> Finding:
+    """The best test on many releases that differ in one record; each has fresh noise."""
+    (a, label_a), (b, label_b) = pair
+    predicted: float | None = None
+    if claim.mode == "paper":
+        found = _paper(options, a, b, trials)
+    elif claim.mode == "moments":
+        scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
+        change, spread = moment_change((a, label_a), (b, label_b), classes, scales)
+        predicted = gaussian_auc(float(np.sqrt(((change / spread) ** 2).sum())))
+        found = auditing.membership("gaussian", change, spread, trials, source)
+    else:
+        kind: Kind = "laplace" if claim.noise.endswith("laplace") else "gaussian"
+        step = claim.clip / (claim.sensitivity / 2)  # the sensitivity is two bounds, in grid steps
+        change = np.rint((b - a) / step)
+        spread = np.full(len(a), claim.scale)
+        if kind == "gaussian":
+            predicted = gaussian_auc(float(np.sqrt(((change / spread) ** 2).sum())))
+        found = auditing.membership(kind, change, spread, trials, source)
+    return with_limits(found, trials, predicted, who)
+
+
+def _paper(options: FedDig, a: Array, b: Array, trials: int) -> Membership:
+    """Floating-point Laplace noise of scale tau / (S epsilon), tau being the largest feature; or none at all."""
+    change = (b - a) / options.spd
+    if options.epsilon is None:
+        return Membership(1.0, 1.0, 1.0)
+    scale = max(float(np.abs(a).max()), float(np.abs(b).max())) / (options.size * options.epsilon)
+    noise = np.random.default_rng().laplace(0.0, scale, (2 * trials, len(a)))
+    spread = np.full(len(a), scale)
+    without, within = (scores("laplace", change, spread, part) for part in (noise[:trials], noise[trials:] + change))
+    return rates(without, within)
+
+
+def with_limits(found: Membership, trials: int, predicted: float | None, who: str) -> Finding:
+    """Confidence limits: Clopper and Pearson's for rates; for the AUC its largest possible variance, A (1 - A) / n."""
+    reach = 2.576 * math.sqrt(max(found.auc * (1 - found.auc), 1.0 / trials) / trials)
+    auc_limits = (max(0.0, found.auc - reach), min(1.0, found.auc + reach))
+    limits = [_proportion(rate, trials) for rate in (found.tpr_at_1_percent, found.tpr_at_01_percent)]
+    return Finding(
+        who, found.auc, auc_limits, found.tpr_at_1_percent, limits[0], found.tpr_at_01_percent, limits[1], predicted
+    )
+
+
+def _proportion(rate: float, trials: int) -> tuple[float, float]:
+    hits = round(rate * trials)
+    return 1 - proportion_above(trials - hits, trials, 0.005), proportion_above(hits, trials, 0.005)
+
+
+def audit_release(
+    options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
+) -> Audit:
+    """The real release, run with each canary; what it shows of epsilon is held to the claim."""
+    score = Scorer(options, claim, pair, classes, source)
+    return auditing.audit(claim, score, trials)
+
+
+class Scorer:
+    """One release of one canary, and the best test's score of it."""
+
+    def __init__(
+        self, options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, source: Source
+    ) -> None:
+        self._options, self._claim, self._pair, self._source = options, claim, pair, source
+        (a, self._label_a), (b, self._label_b) = pair
+        self._about = About("audit", classes, "audit", (len(a),))
+        self._generator = torch.Generator().manual_seed(0)
+        if claim.mode == "moments":
+            scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
+            change, spread = moment_change(pair[0], pair[1], classes, scales)
+            self._weight = change / spread**2
+        elif claim.mode != "paper":
+            self._weight = (b - a) / claim.scale
+
+    def __call__(self, inside: bool) -> float:
+        z, label = self._pair[1 if inside else 0]
+        if self._claim.mode == "paper":
+            return self._paper(z, label)
+        if self._claim.mode == "moments":
+            return self._moments(z, label)
+        made = strict_mix(self._options, z[None], np.array([label]), self._about.classes, self._generator, self._source)
+        told = float(made.sums[0] @ self._weight)
+        if self._claim.mode == "dp-full" and self._label_a != self._label_b:
+            odds = math.log(made.keep / ((1 - made.keep) / (self._about.classes - 1)))
+            told += odds * float(made.counts[0, self._label_b] - made.counts[0, self._label_a])
+        return told
+
+    def _moments(self, z: Array, label: int) -> float:
+        features, labels = torch.from_numpy(z)[None], torch.tensor([label])
+        sealed, _ = make_release(self._options, self._about, features, labels, self._generator, self._source)
+        made = open_moments(sealed, check=False)
+        row, column = np.triu_indices(len(z))
+        parts = (made.counts * STEPS, made.sums.ravel() * STEPS, made.second[row, column] * STEPS**2)
+        return float(np.concatenate(parts) @ self._weight)
+
+    def _paper(self, z: Array, label: int) -> float:
+        """The canary among SpD - 1 empty records that the adversary knows."""
+        spd = self._options.spd
+        records = torch.zeros(spd, len(z))
+        records[0] = torch.from_numpy(z).float()
+        labels = torch.tensor([label] + [0] * (spd - 1))
+        sealed, _ = make_release(self._options, self._about, records, labels, self._generator, self._source)
+        from holdfast.digests import open_digest
+
+        mixed: Any = open_digest(sealed).features[0].double().numpy() * spd
+        return float(mixed @ (self._pair[1][0] - self._pair[0][0]))

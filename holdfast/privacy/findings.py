@@ -1,0 +1,180 @@
+"""All that a privacy report says of a subject: the claim, the accounts, and what attacks could do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.encoders import Encoder
+from holdfast.encoders.contract import as_floats
+from holdfast.privacy import guessing
+from holdfast.privacy.audit import Audit
+from holdfast.privacy.canary import Finding, Record, audit_release, tell_apart, worst_pair
+from holdfast.privacy.noise import SEEDED, Source
+from holdfast.privacy.reconstruct import Seen, attacks_on
+from holdfast.privacy.subject import Subject
+from holdfast.tasks import Samples
+
+NOT_COVERED = (
+    "Updates of the model, which a client sends in every round: they are not protected by what its digest promises.",
+    "Accuracies that a client reports when it tests others' models (FedTest).",
+    "That the client takes part, and how many records it trains on.",
+)
+MOST_RECORDS = 500  # of the owner's that are attacked
+SHOWN = 8  # reconstructions shown beside their originals
+INDEX_DIGESTS = 20
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found; `pictures` are the owner's and are never part of what is sent."""
+
+    subject: Subject
+    members: tuple[Finding, ...]
+    audit: Audit
+    seen: tuple[Seen, ...]
+    index: dict[str, Any] | None
+    originals: Tensor | None
+    entropy: str
+
+    @property
+    def verdict(self) -> str:
+        if self.entropy == SEEDED or not math.isfinite(self.subject.claim.epsilon_total):
+            return "NO GUARANTEE"
+        broken = not self.audit.passed or any(member.better_than_predicted for member in self.members)
+        return "FAIL" if broken else "PASS"
+
+    @property
+    def epsilon_total(self) -> float:
+        """Over all releases of the client that has released most, or of one release where none is entered."""
+        spent = [account.spent for account in self.subject.accounts if account.releases]
+        return max([self.subject.claim.epsilon_total, *spent])
+
+
+def examine(subject: Subject, source: Source, client: int = 0, trials: int = 500, see: bool = True) -> Findings:
+    """Attack a subject with everything at hand; `client` is the owner whose records are there, if any are."""
+    k = math.prod(subject.feature_shape)
+    options, claim = subject.options, subject.claim
+    worst = worst_pair(options.mode, k)
+    arguments = (subject.classes, max(1000, trials), source)
+    members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]
+    seen: list[Seen] = []
+    originals = None
+    features: Tensor | None = None if subject.digest is None else subject.digest.features
+    if subject.plan is not None and see:
+        encoder, own, others = _owner(subject, client)
+        encoded = encoder.encode(own.inputs[0]).flatten(1)
+        pair = _random_pair(encoded, own.labels)
+        members.append(tell_apart(options, claim, pair, *arguments, who="two of the owner's records, at random"))
+        seen = attacks_on(options, claim, encoder, own, others, subject.classes)
+        originals = as_floats(own.inputs[0])
+        if claim.mode != "moments":
+            features = torch.stack([group.mean(0) for group in encoded.split(options.spd)])
+    audited = audit_release(options, claim, worst, subject.classes, trials, source)
+    index = _index(subject, features)
+    return Findings(subject, tuple(members), audited, tuple(seen), index, originals, source.guarantee)
+
+
+def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
+    """The encoder, the owner's records, and as many of other clients' for the adversary."""
+    from holdfast.encoders import make_encoder
+    from holdfast.errors import HoldfastError
+
+    plan = subject.plan
+    assert plan is not None
+    if not 0 <= client < len(plan.parts):
+        raise HoldfastError(f"--client: there are clients 0 to {len(plan.parts) - 1}, not {client}.")
+    encoder = make_encoder(plan.experiment.encoder, plan.task.shape)
+    rest = [part for id, (part, _, _) in enumerate(plan.parts) if id != client] or [plan.parts[client][1]]
+    own, others = plan.parts[client][0][:MOST_RECORDS], torch.cat(rest)
+    few = others[:: max(1, len(others) // 2000)][:2000]
+    return encoder, plan.task.train.take(own), plan.task.train.take(few)
+
+
+def _random_pair(features: Tensor, labels: Tensor) -> tuple[Record, Record]:
+    """Two records of the owner, the first and the last after shuffling."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    a, b = (int(order[i]) for i in (0, -1))
+    rows: Any = features.double().numpy()
+    return (rows[a], int(labels[a])), (rows[b], int(labels[b]))
+
+
+def _index(subject: Subject, features: Tensor | None) -> dict[str, Any] | None:
+    """The published guessing index: its average, and of the digests at hand the easiest and the median."""
+    if subject.claim.mode == "moments":
+        return None
+    spd, elements = subject.options.spd, math.prod(subject.feature_shape)
+    found: dict[str, Any] = {
+        "average": round(guessing.log10_mean(spd, 2**32, elements=elements), 1),
+        "average_ordered": round(guessing.log10_mean(spd, 2**32, ordered=True, elements=elements), 1),
+        "paper_bound": round(elements * math.log10(guessing.PAPER_BOUND), 1),
+        "paper_bound_holds": guessing.paper_bound_holds(spd),
+    }
+    if features is not None and float(features.max()) > 0:
+        values = np.asarray(features[:INDEX_DIGESTS].double().flatten(1))
+        each = [guessing.index_of(guessing.elements(row, float(values.max())), spd) for row in values]
+        totals = sorted(one.total for one in each)
+        found |= {
+            "worst": totals[-1],
+            "median": totals[len(totals) // 2],
+            "certain_elements": max(one.certain for one in each),
+        }
+    return found
+
+
+def as_json(findings: Findings) -> dict[str, Any]:
+    """The report for a machine; an infinite number is written as text, as JSON has none."""
+    subject, claim = findings.subject, findings.subject.claim
+    report: dict[str, Any] = {
+        "subject": subject.name,
+        "kind": subject.kind,
+        **{name: getattr(claim, name) for name in ("mode", "adjacency", "epsilon_nominal", "epsilon_features")},
+        "epsilon_labels": claim.epsilon_labels,
+        "epsilon_release": claim.epsilon_total,
+        "epsilon_total": findings.epsilon_total,
+        "delta": claim.delta,
+        "guarantee": claim.guarantee,
+        "membership_auc": findings.members[0].auc,
+        "audit_lower_bound": findings.audit.lower,
+        "audit_cap": findings.audit.cap,
+        "verdict": findings.verdict,
+        **{name: getattr(claim, name) for name in ("noise", "scale", "sensitivity", "grid", "clip", "spd")},
+        "entropy": findings.entropy if claim.mode != "paper" else claim.entropy,
+        "notes": list(claim.notes),
+        "not_covered": list(NOT_COVERED),
+        "accounts": [{**asdict(account), "left": account.left} for account in subject.accounts],
+        "membership": [asdict(member) for member in findings.members],
+        "reconstruction": [
+            {name: value for name, value in vars(one).items() if name != "pictures"} | {"verdict": one.verdict}
+            for one in findings.seen
+        ],
+        "guessing_index": findings.index,
+        "bytes": subject.size,
+        "versions": versions(),
+    }
+    plain: dict[str, Any] = _plain(report)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return "infinite" if isinstance(value, float) and math.isinf(value) else value
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in ("holdfast", "numpy", "torch", "dp-accounting"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

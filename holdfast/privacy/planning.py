@@ -1,0 +1,122 @@
+"""Which settings meet a target of epsilon, and what they cost in accuracy.
+
+The accuracy is that of a model trained on the digests alone, without any update: what stands in for the clients when
+all of them are away. It takes seconds, and a run with some clients present does better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from holdfast.absence import FedDig
+from holdfast.absence.release import claim_of, make_release, samples_of
+from holdfast.client import evaluate, train
+from holdfast.core import size
+from holdfast.errors import HoldfastError
+from holdfast.plan import Plan
+from holdfast.privacy.accounting import compose
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.noise import system
+from holdfast.randomness import rng
+from holdfast.tasks import Samples
+
+EPOCHS = 10
+WORTH_HALF = 1e-3  # how near the target a setting must come
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Options that meet the target, what one release promises, and what all of them together do."""
+
+    options: FedDig
+    claim: Claim
+    epsilon_total: float
+    accuracy: float | None = None
+    size: int | None = None  # bytes of a release
+
+    @property
+    def words(self) -> str:
+        """As the experiment says it."""
+        said = [f'name = "feddig", mode = "{self.options.mode}"']
+        said += [] if self.options.mode == "paper" else [f"epsilon = {self.options.true_epsilon:.4g}"]
+        said += [] if self.options.mode == "moments" else [f"spd = {self.options.spd}"]
+        said += ['strategy = "within"'] if self.options.strategy == "within" else []
+        return "{" + ", ".join(said) + "}"
+
+
+def settings_for(
+    epsilon: float, delta: float, releases: int, feature_shape: tuple[int, ...], classes: int
+) -> list[Setting]:
+    """Settings whose releases together cost at most epsilon at delta."""
+    if not 0 < epsilon < math.inf or not 0 < delta < 1 or releases < 1:
+        raise HoldfastError("privacy plan: epsilon must be positive, delta between 0 and 1, releases at least 1.")
+    candidates = [FedDig(mode="moments", delta=delta / releases)]
+    for spd in (4, 16, 64):
+        candidates.append(FedDig(mode="dp-label-public", spd=spd, strategy="within", delta=delta / releases))
+        candidates.append(FedDig(mode="dp-full", spd=spd, strategy="within", delta=delta / releases))
+    return [calibrated(options, epsilon, delta, releases, feature_shape, classes) for options in candidates]
+
+
+def calibrated(
+    options: FedDig, epsilon: float, delta: float, releases: int, feature_shape: tuple[int, ...], classes: int
+) -> Setting:
+    """The options with the largest epsilon for each release that keeps the total within the target."""
+
+    def at(each: float) -> Setting:
+        chosen = replace(options, epsilon=each)
+        claim = claim_of(chosen, feature_shape, classes)
+        return Setting(chosen, claim, compose([claim] * releases, delta) if releases > 1 else claim.epsilon_total)
+
+    if releases == 1:
+        return at(epsilon)
+    low, high = epsilon / releases / 2, epsilon
+    while high - low > WORTH_HALF * epsilon:
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle).epsilon_total <= epsilon else (low, middle)
+    return at(low)
+
+
+class Workshop:
+    """The experiment's clients with their features encoded once, to try many settings on."""
+
+    def __init__(self, plan: Plan) -> None:
+        if plan.method.bench.producer is not None:
+            raise HoldfastError("privacy plan: it tries models that read features alone; set model = 'features'.")
+        self.plan = plan
+        self.own = [plan.prepare(plan.task.train.take(train)) for train, _, _ in plan.parts]
+        self.test = plan.prepare(plan.task.test)
+
+    def trial(self, setting: Setting) -> Setting:
+        """The setting with the accuracy of a model trained on its digests alone, and a release's size."""
+        method, seed = self.plan.method, self.plan.experiment.seed
+        about = method.bench.about
+        digests = {}
+        for client, own in enumerate(self.own):
+            generator = rng(seed, 0, client, "digest")
+            digests[client] = make_release(setting.options, about, own.inputs[-1], own.labels, generator, system())[0]
+        try:
+            opened = samples_of(setting.options, method, digests, 0, sorted(digests))
+        except HoldfastError:  # so much noise that nothing is left to learn from
+            return replace(setting, accuracy=None, size=max(map(size, digests.values())))
+        features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
+        model = self.plan.model()
+        for epoch in range(EPOCHS):
+            lr = method.learning.lr * 0.5 * (1 + math.cos(math.pi * epoch / EPOCHS))
+            learning = replace(method.learning, epochs=1, lr=lr)
+            train(model, Samples((features,), labels), learning, rng(seed, epoch, -1, "plan"), method.bench.loss)
+        accuracy = float(evaluate(model, self.test, method.bench.metric).mean())
+        return replace(setting, accuracy=accuracy, size=max(map(size, digests.values())))
+
+    def curve(self, epsilons: Sequence[float], delta: float) -> list[Setting]:
+        """The moment digest at several true epsilons, and the paper's mixture without noise at infinity."""
+        about = self.plan.method.bench.about
+        kinds = [FedDig(mode="moments", epsilon=epsilon, delta=delta) for epsilon in epsilons] + [FedDig()]
+        found = []
+        for options in kinds:
+            claim = claim_of(options, about.feature_shape, about.classes)
+            found.append(self.trial(Setting(options, claim, claim.epsilon_total)))
+        return found

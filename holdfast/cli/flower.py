@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def up(
     app = app_in(out, experiment)
     if insecure:
         console.print(WARNING)
+    end_on_term()
     with local(out, usual_names(experiment.clients), secure=not insecure) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
         moderator = here.begin(app, out=str(out / "run"), enough=enough, half=half)
@@ -123,6 +125,7 @@ def site(
     if insecure:
         console.print(WARNING)
     here = Local(folder.resolve(), secure=not insecure)
+    end_on_term()
     try:
         here.start_node(name, superlink, ca, key, config, app)
         console.print(f"{name} is at work; it logs to {here.home}. Ctrl-C ends it.")
@@ -142,6 +145,15 @@ def fingerprint(
     from holdfast.experiment import load
 
     Console(highlight=False, soft_wrap=True).print(fingerprint_of(load(file, set or [])))
+
+
+def end_on_term() -> None:
+    """Let SIGTERM end a command as Ctrl-C does, so that it takes down what it started."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def app_in(out: Path, experiment: Experiment) -> Path:

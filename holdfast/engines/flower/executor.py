@@ -157,12 +157,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Keeps one SuperNode up and does its tasks.")
     parser.add_argument("address", help="of the SuperNode's own API, as in 127.0.0.1:9094")
     parser.add_argument("--app", type=Path, help="run this app, and no code that the moderator sends")
-    parser.add_argument("node", nargs="*", help="how to start the SuperNode, after --")
-    arguments = parser.parse_args()
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:split])
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for noisy in ("httpx", "flwr"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    node = Node(arguments.node)
+    node = Node(words[split + 1 :])
     torch.set_num_threads(1)
     importlib.import_module("holdfast.flower")
     Executor(arguments.address, node, load_own(arguments.app) if arguments.app else None).serve()

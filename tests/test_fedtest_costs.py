@@ -1,0 +1,115 @@
+"""The cost of testing and the choice of testers by their links; the figures' harness on a toy."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import costs
+from holdfast.choices import Choice
+from holdfast.core import size
+from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
+from holdfast.play import run
+from holdfast.reproduce_fedtest import Curve, findings, reproduce
+from holdfast.trust.tester import test_tensors
+
+
+def links(n: int, seed: int) -> Links:
+    generator = torch.Generator().manual_seed(seed)
+    up = (1 + 9 * torch.rand(n, generator=generator)).tolist()
+    return Links(up, (1 + 9 * torch.rand(n, n, generator=generator)).tolist())
+
+
+def test_slots_and_bytes_by_hand() -> None:
+    """Four clients, one tester, 100-byte models: three are tested; the tester sends its own and three accuracies."""
+    direct, relayed = cost_of_testing(4, 1, 100), cost_of_testing(4, 1, 100, relayed=True)
+    assert (direct.slots, direct.slots_to_test, direct.bytes_up) == (4, 3, 400 + 12)
+    assert (direct.bytes_heard, direct.bytes_down) == (300, 0)
+    assert (relayed.bytes_heard, relayed.bytes_down) == (0, 300)
+    both = cost_of_testing(4, 2, 100, relayed=True, cross_test=True)
+    assert (both.slots_to_test, both.bytes_down, both.bytes_up) == (4, 600, 400 + 24)
+    assert cost_of_testing(4, 0, 100).bytes_up == 400
+    for wrong in ((4, 5, 100), (0, 0, 100), (4, -1, 100)):
+        with pytest.raises(HoldfastError, match="not possible"):
+            cost_of_testing(*wrong)
+    with pytest.raises(HoldfastError, match="relay"):
+        cost_of_testing(4, 2, 100, cross_test=True)
+
+
+def test_a_run_counts_what_the_model_says() -> None:
+    """The relay sends a tester all updates and the model; the formula counts the models it tests, all but its own."""
+    settings = Experiment(clients=4, samples=200, model="linear", rounds=1, workers=0)  # type: ignore[arg-type]
+    plain, tested = run(settings), run(replace(settings, trust=Choice.parse("fedtest:2", "trust")))
+    assert tested.state is not None
+    bytes_of_model = size(tested.state.model)
+    formula = cost_of_testing(4, 2, bytes_of_model, relayed=True, cross_test=True)
+    assert tested.bytes_up - plain.bytes_up == formula.bytes_up - 4 * bytes_of_model
+    sent = size(test_tensors(tested.state.model, {}, [])) + 4 * bytes_of_model
+    assert tested.bytes_down - plain.bytes_down == 2 * sent >= formula.bytes_down
+
+
+@given(st.integers(2, 7), st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_cheapest_testers_are_the_cheapest(n: int, data: st.DataObject) -> None:
+    k, some = data.draw(st.integers(1, n)), links(n, data.draw(st.integers(0, 99)))
+    best = min(collection_seconds(some, chosen, 1) for chosen in itertools.combinations(range(n), k))
+    assert collection_seconds(some, cheapest_testers(some, k), 1) == pytest.approx(best)
+    with mock.patch.object(costs, "EXACT", 0):  # by exchanges: never better, and rarely much worse
+        found = cheapest_testers(some, k)
+    assert len(set(found)) == k
+    assert best * (1 - 1e-9) <= collection_seconds(some, found, 1) <= 1.3 * best
+
+
+def test_links_and_candidates_are_checked() -> None:
+    assert cheapest_testers(links(6, 0), 2, candidates=[1, 4]) == [1, 4]
+    with pytest.raises(HoldfastError, match="not possible"):
+        cheapest_testers(links(3, 0), 4)
+    with pytest.raises(HoldfastError, match="3 rows"):
+        Links([1.0] * 3, [[1.0] * 3])
+    with pytest.raises(HoldfastError, match="above zero"):
+        Links([1.0, 0.0], [[0.0, 1.0], [1.0, 0.0]])
+
+
+def test_a_slow_listener_slows_all_who_send() -> None:
+    slow = Links([8.0] * 3, [[8.0, 8.0, 2.0], [8.0, 8.0, 2.0], [8.0, 8.0, 8.0]])
+    assert collection_seconds(slow, [2], 16) == 16 / 2 + 16 / 2 + 16 / 8
+    assert collection_seconds(slow, [0], 16) == 6.0
+
+
+def test_the_figures_are_played_and_told_beside_the_claim() -> None:
+    def toy(experiment: Experiment) -> Experiment:
+        assert experiment.task == "mnist"
+        small = {"task": "fashion-mini", "samples": 400, "rounds": 3, "workers": 0}
+        return replace(experiment, **small, model=Choice("linear"))  # type: ignore[arg-type]
+
+    seen: list[str] = []
+    curves = reproduce("fedtest-fig5", None, changes=toy, watch=lambda label, record: seen.append(label))
+    assert [(curve.method, curve.attackers) for curve in curves] == [
+        (method, attackers) for attackers in (0, 4) for method in ("FedTest", "FedAvg", "accuracy-based")
+    ]
+    assert len(seen) == 18
+    assert all(len(curve.accuracy) == 3 for curve in curves)
+    assert len(findings("fedtest-fig5", curves)) == 1 + 2 * 4
+    with pytest.raises(HoldfastError, match="fedtest-fig5"):
+        reproduce("fedtest-fig6", None)
+
+
+def test_the_claim_is_judged_both_ways() -> None:
+    slow = Curve("FedAvg", 0, [0.1 * k for k in range(1, 11)])
+    late = Curve("accuracy-based", 0, [0.0] * 10)
+    fast = Curve("FedTest", 0, [0.95] * 10)
+    assert "five-fold speed-up is there (round 1 against 9)" in findings("fedtest-fig4", [fast, slow, late])[-1]
+    same = Curve("FedTest", 0, slow.accuracy)
+    assert "no five-fold speed-up" in findings("fedtest-fig4", [same, slow, late])[-1]
+    never = Curve("FedTest", 0, [0.0] * 10)
+    told = findings("fedtest-fig4", [never, slow, late])
+    assert "does not reach" in told[-1]
+    assert "not within 10 rounds" in told[1]

@@ -14,6 +14,7 @@ from rich.console import Console
 from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import flower_app
+from holdfast.cli.privacy import privacy_app
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -149,6 +150,7 @@ app.command(rich_help_panel=LOOK)(reporting.watch)
 app.command(rich_help_panel=USE)(reporting.predict)
 app.command(rich_help_panel=USE)(reporting.export)
 app.add_typer(digest_app, name="digest", rich_help_panel=USE)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=USE)
 app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 
 

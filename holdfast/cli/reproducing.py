@@ -145,20 +145,27 @@ def what(wanted: Reproduction, places: dict[Place, list[Experiment]], wish: Wish
 def play_all(places: dict[Place, list[Experiment]], out: Path, console: Console) -> dict[Place, list[History]]:
     """Play everything, the same experiment once, with an estimate of the time left."""
     different = {e.fingerprint: e for experiments in places.values() for e in experiments}
+    different = dict(sorted(different.items(), key=lambda item: -work(item[1])))  # the longest first: no late surprise
     histories: dict[str, History] = {}
     total = sum(experiment.rounds for experiment in different.values())
-    start, done = time.perf_counter(), 0
+    start, done, all_work = time.perf_counter(), 0.0, sum(map(work, different.values()))
     shown = console if console.is_terminal else Console(quiet=True)  # plain lines: one for each run, not each round
     with Live(shown, total) as live:
         for number, (fingerprint, experiment) in enumerate(different.items(), 1):
             histories[fingerprint] = play_one(experiment, out / "runs" / fingerprint[:12], live)
-            done += experiment.rounds
-            left = (time.perf_counter() - start) / done * (total - done)
+            done += work(experiment)
+            left = (time.perf_counter() - start) / done * (all_work - done)
             if not console.is_terminal:
                 label = f"{experiment.method}, {experiment.scenario}, seed {experiment.seed}"
                 accuracy = histories[fingerprint].final_accuracy
                 console.print(f"run {number} of {len(different)}: {label}: {accuracy:.1%}; {minutes(left)} left")
     return {place: [histories[e.fingerprint] for e in experiments] for place, experiments in places.items()}
+
+
+def work(experiment: Experiment) -> float:
+    """How long a run takes, roughly, in rounds of the features-only model."""
+    heavy = {"cnn": 15.0, "full": 25.0}
+    return experiment.rounds * heavy.get(experiment.model.name, 1.0)
 
 
 def minutes(seconds: float) -> str:

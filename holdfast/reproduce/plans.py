@@ -83,6 +83,9 @@ def table_1(scale: Scale) -> Reproduction:
     rows += [replace(baselines(scale, ["SCAFFOLD"])[0], columns=("sequential",), paper=None)]
     rows += [on_top(dig, "scaffold", "SCAFFOLD + FedDig")]
     if scale == "small":
+        always = {"absence": {"name": "feddig", "settle": "always"}, "model": "features"}
+        rows.append(Row("FedDig, server step always", always))
+        rows.append(replace(on_top(dig, "adabest", "AdaBest + FedDig"), columns=None))
         both = ("none", "sequential")
         rows.append(Row("FedAvg, printed model", {"model": "full", "encoder": "autoencoder"}, both))
         rows.append(Row("FedDig as printed", FEDDIG_PAPER, both, "FedDig"))

@@ -140,8 +140,10 @@ def reproduce(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Reproduce a table or figure of the papers: ours beside theirs."""
-    from holdfast.cli.reproducing import reproduce_paper
-
+    if name.startswith("fedtest"):
+        from holdfast.cli.reproducing_fedtest import reproduce_fedtest as reproduce_paper
+    else:
+        from holdfast.cli.reproducing import reproduce_paper
     reproduce_paper(name, scale, data, out, seeds, set or [], json)
 
 

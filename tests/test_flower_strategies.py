@@ -164,16 +164,16 @@ def quickstart() -> Iterator[Any]:
 def test_the_quickstart_keeps_what_a_site_taught_after_it_left(quickstart: Any) -> None:
     client, server, task = quickstart
     torch.set_num_threads(1)
-    kept = {}
+    curves = {}
     for name in ("fedavg", "feddig"):
         torch.manual_seed(0)
         config = {"local-epochs": 1, "learning-rate": 0.05}
         grid = InProcessGrid(client.app, {100 + i: {"partition-id": i} for i in range(3)}, run_config=config)
         feddig = FedDig(fedavg(), task.Net, encoder=task.encoder().fingerprint, classes=task.CLASSES)
-        accuracies = leave_after_two(fedavg() if name == "fedavg" else feddig, grid, server, task)
-        kept[name] = accuracies[-1] - accuracies[2]
-    assert kept["feddig"] > 0.0  # it goes on learning
-    assert kept["fedavg"] < -0.03  # and without digests it forgets
+        curves[name] = leave_after_two(fedavg() if name == "fedavg" else feddig, grid, server, task)
+    # Over three seeds: FedAvg 53 to 58 % at the end, FedDig 75 to 76 %, and rising since the site left.
+    assert curves["feddig"][-1] > curves["feddig"][2]
+    assert curves["feddig"][-1] > curves["fedavg"][-1] + 0.1
 
 
 def leave_after_two(strategy: Any, grid: InProcessGrid, server: Any, task: Any) -> list[float]:

@@ -25,7 +25,7 @@ from holdfast.randomness import rng
 from holdfast.tasks import Samples
 
 EPOCHS = 10
-WORTH_HALF = 1e-3  # how near the target a setting must come
+NEAR = 5e-3  # how near the target a setting must come
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Setting:
         said = [f'name = "feddig", mode = "{self.options.mode}"']
         said += [] if self.options.mode == "paper" else [f"epsilon = {self.options.true_epsilon:.4g}"]
         said += [] if self.options.mode == "moments" else [f"spd = {self.options.spd}"]
-        said += ['strategy = "within"'] if self.options.strategy == "within" else []
+        if self.options.mode != "moments" and self.options.strategy == "within":
+            said.append('strategy = "within"')
         return "{" + ", ".join(said) + "}"
 
 
@@ -54,11 +55,14 @@ def settings_for(
     """Settings whose releases together cost at most epsilon at delta."""
     if not 0 < epsilon < math.inf or not 0 < delta < 1 or releases < 1:
         raise HoldfastError("privacy plan: epsilon must be positive, delta between 0 and 1, releases at least 1.")
-    candidates = [FedDig(mode="moments", delta=delta / releases)]
-    for spd in (4, 16, 64):
-        candidates.append(FedDig(mode="dp-label-public", spd=spd, strategy="within", delta=delta / releases))
-        candidates.append(FedDig(mode="dp-full", spd=spd, strategy="within", delta=delta / releases))
-    return [calibrated(options, epsilon, delta, releases, feature_shape, classes) for options in candidates]
+    found = []
+    for mode in ("moments", "dp-label-public", "dp-full"):
+        options = FedDig(mode=mode, strategy="within", delta=delta / releases)
+        fitting = calibrated(options, epsilon, delta, releases, feature_shape, classes)
+        for spd in (4,) if mode == "moments" else (4, 16, 64):  # how many are mixed does not change what is promised
+            chosen = replace(fitting.options, spd=spd)
+            found.append(Setting(chosen, replace(fitting.claim, spd=fitting.claim.spd and spd), fitting.epsilon_total))
+    return found
 
 
 def calibrated(
@@ -74,7 +78,7 @@ def calibrated(
     if releases == 1:
         return at(epsilon)
     low, high = epsilon / releases / 2, epsilon
-    while high - low > WORTH_HALF * epsilon:
+    while high - low > NEAR * epsilon:
         middle = (low + high) / 2
         low, high = (middle, high) if at(middle).epsilon_total <= epsilon else (low, middle)
     return at(low)

@@ -1,0 +1,227 @@
+"""The privacy report: what it says of digests, runs and experiments, in JSON, text and HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from release_helpers import ABOUT, experiment, records
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from holdfast.absence import FedDig
+from holdfast.absence.release import make_release
+from holdfast.cli.privacy import privacy_app
+from holdfast.digests import make_digest, save_digest
+from holdfast.errors import HoldfastError
+from holdfast.mixing import Laplace
+from holdfast.play import run
+from holdfast.privacy.findings import NOT_COVERED, as_json, examine
+from holdfast.privacy.house import LEDGER
+from holdfast.privacy.noise import seeded, system
+from holdfast.privacy.subject import subject_of
+from holdfast.report.privacy_page import as_html, as_text
+
+KEYS = {
+    "mode", "adjacency", "epsilon_nominal", "epsilon_features", "epsilon_labels", "epsilon_total", "delta",
+    "membership_auc", "audit_lower_bound", "verdict",
+}  # fmt: skip
+
+
+def written(path: Path, absence: FedDig) -> Path:
+    own = records()
+    sealed, _ = make_release(absence, ABOUT, own.inputs[0], own.labels, torch.Generator(), system())
+    save_file(sealed, path)
+    return path
+
+
+def toml(path: Path, **changes: object) -> Path:
+    asked = experiment(**changes).as_json()
+    path.write_text(json.dumps({"schema": 1, **asked}))
+    return path
+
+
+def report(path: Path, *more: str) -> dict[str, Any]:
+    done = CliRunner().invoke(privacy_app, ["report", str(path), "--json", "--trials", "40", *more])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("absence", "adjacency"),
+    [
+        (FedDig(mode="moments", epsilon=2.0), "replace one record"),
+        (FedDig(mode="dp-full", epsilon=2.0), "replace one record"),
+        (FedDig(mode="dp-label-public", epsilon=2.0), "replace one record's features; labels and counts are public"),
+        (FedDig(mode="dp-label-public", epsilon=2.0, delta=0.0, clip=0.5), "replace one record's features"),
+    ],
+)
+def test_a_strict_digest_file_is_reported_with_its_true_epsilon(
+    absence: FedDig, adjacency: str, tmp_path: Path
+) -> None:
+    said = report(written(tmp_path / "a.digest", absence))
+    assert said.keys() >= KEYS
+    assert said["mode"] == absence.mode
+    assert said["adjacency"].startswith(adjacency)
+    assert said["epsilon_nominal"] == 2.0
+    assert 1.9 < said["epsilon_total"] <= 2.0 + 1e-9
+    assert (said["delta"], said["verdict"]) == (absence.delta, "PASS")
+    assert said["audit_lower_bound"] <= 2.0
+    assert said["entropy"] == "operating system's entropy"
+    if absence.mode == "dp-label-public":
+        assert said["epsilon_labels"] == "infinite"
+        assert said["clip"] == pytest.approx(0.5 * 3 if absence.delta == 0 else 1.0)
+
+
+def test_the_papers_digest_is_told_the_truth_about(tmp_path: Path) -> None:
+    own = records()
+    noise = Laplace(0.005, 20_000)
+    digest = make_digest(own.inputs[0], own.labels, 4, generator=torch.Generator(), noise=noise)
+    save_digest(tmp_path / "a.digest", digest)
+    said = report(tmp_path / "a.digest")
+    assert said["epsilon_nominal"] == 0.005
+    assert said["epsilon_features"] == 9 * 20_000 * 0.005 / 4
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
+    assert said["membership_auc"] > 0.99
+    assert said["audit_lower_bound"] > 1.0  # two hundred times the nominal epsilon, and no more trials than 40
+    assert said["guessing_index"]["paper_bound_holds"] is True
+    assert said["guessing_index"]["worst"] >= said["guessing_index"]["median"]
+
+
+def test_without_noise_there_is_no_guarantee_and_at_spd_2_the_published_bound_fails(tmp_path: Path) -> None:
+    own = records()
+    save_digest(tmp_path / "a.digest", make_digest(own.inputs[0], own.labels, 4, spd=2, generator=torch.Generator()))
+    said = report(tmp_path / "a.digest")
+    assert (said["epsilon_nominal"], said["membership_auc"]) == ("infinite", 1.0)
+    assert said["guessing_index"]["paper_bound_holds"] is False
+
+
+def test_an_experiment_is_attacked_with_its_owners_records_before_it_is_run(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json")
+    page = tmp_path / "page.html"
+    said = report(path, "--out", str(page), "--client", "1")
+    assert [member["who"] for member in said["membership"]][1].startswith("two of the owner's records")
+    for member in said["membership"]:
+        low, high = member["auc_limits"]
+        assert low - 0.02 <= member["predicted"] <= high + 0.02
+    assert len(said["reconstruction"]) == 2
+    assert said["guessing_index"] is None
+    assert set(NOT_COVERED) == set(said["not_covered"])
+    text = page.read_text()
+    assert text.count("<img") == 16
+    assert "<script" not in text
+    assert "never sent" in text
+
+
+def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> None:
+    policy = tmp_path / "mine.toml"
+    policy.write_text('max_epsilon = 5.0\ndelta = 1e-5\nmodes = ["moments"]')
+    absence = {"name": "feddig", "mode": "moments", "epsilon": 2.0, "refresh": 1, "policy": str(policy)}
+    run(experiment(absence=absence, rounds=2, scenario="none"), tmp_path / "out")
+    said = report(tmp_path / "out")
+    assert [account["releases"] for account in said["accounts"]] == [2, 2, 2]
+    spent = said["accounts"][0]["spent"]
+    assert 2.0 < spent < 4.0  # two releases cost less than twice one
+    assert said["epsilon_total"] == pytest.approx(spent)
+    assert said["epsilon_release"] == pytest.approx(2.0, abs=1e-3)
+    assert said["accounts"][0]["left"] == pytest.approx(5.0 - spent)
+    (tmp_path / "out" / "clients" / "0001" / LEDGER).write_text("{}")
+    said = report(tmp_path / "out")
+    assert said["accounts"][1]["left"] == 0.0
+    assert "damaged" in said["accounts"][1]["note"]
+
+
+def test_text_and_page_say_the_same() -> None:
+    from holdfast.absence.release import claim_of
+    from holdfast.privacy.subject import Subject
+
+    options = FedDig(mode="moments")
+    subject = Subject("a <digest>", "digest", options, claim_of(options, (9,), 4), (9,), 4)
+    findings = examine(subject, seeded(0), trials=40)
+    assert as_json(findings)["verdict"] == "NO GUARANTEE"  # the attacks' noise was seeded
+    text, page = as_text(findings), as_html(findings)
+    for word in ("replace one record", "Not covered", "FedTest", "entropy", "no guarantee (seeded for tests)"):
+        assert word in text
+        assert word in page
+    assert "a &lt;digest&gt;" in page
+    assert max(map(len, text.splitlines())) < 300
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path / "nothing", "does not exist"),
+        (lambda path: path, "is not a run"),
+        (lambda path: toml(path / "e.json", absence="none"), "no digests leave the clients"),
+    ],
+)
+def test_what_cannot_be_reported_is_a_sentence(make: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=words):
+        subject_of(make(tmp_path))
+
+
+def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.digest", FedDig(mode="moments"))
+    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+    with pytest.raises(HoldfastError, match="SHA-256"):
+        subject_of(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(HoldfastError, match="damaged or no digest at all"):
+        subject_of(path)
+
+
+def test_a_client_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(privacy_app, ["report", str(toml(tmp_path / "e.json")), "--client", "7"])
+    assert isinstance(done.exception, HoldfastError)
+    assert "clients 0 to 2, not 7" in str(done.exception)
+
+
+def test_a_claim_is_recomputed_not_believed(tmp_path: Path) -> None:
+    own = records()
+    absence = FedDig(mode="dp-label-public", epsilon=2.0)
+    sealed, claim = make_release(absence, ABOUT, own.inputs[0], own.labels, torch.Generator(), system())
+    better = json.dumps({**claim.as_json(), "epsilon_total": 0.001, "epsilon_features": 0.001})
+    save_file({**sealed, "claim": torch.frombuffer(bytearray(better.encode()), dtype=torch.uint8)}, tmp_path / "a")
+    assert subject_of(tmp_path / "a").claim.epsilon_total == pytest.approx(2.0, abs=0.01)
+    bad = torch.frombuffer(bytearray(b"{}"), dtype=torch.uint8)
+    save_file({**sealed, "claim": bad}, tmp_path / "b")
+    with pytest.raises(HoldfastError):
+        subject_of(tmp_path / "b")
+
+
+# The plan -------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_a_plan_meets_its_target() -> None:
+    from holdfast.privacy.planning import settings_for
+
+    for releases in (1, 4):
+        for setting in settings_for(3.0, 1e-5, releases, (16,), 4):
+            assert setting.epsilon_total <= 3.0 + 1e-9
+            assert setting.epsilon_total > 2.9
+            assert math.isfinite(setting.claim.epsilon_total)
+    with pytest.raises(HoldfastError, match="epsilon must be positive"):
+        settings_for(0.0, 1e-5, 1, (16,), 4)
+
+
+def test_a_plan_shows_what_privacy_costs(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json", rounds=1)
+    done = CliRunner().invoke(privacy_app, ["plan", "--file", str(path), "--curve", "0.2,10", "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert len(said["settings"]) == 7
+    assert all(setting["epsilon_total"] <= 3.0 + 1e-9 for setting in said["settings"])
+    best = said["settings"][0]
+    assert (best["mode"], best["accuracy"] > 0.9) == ("moments", True)
+    drowned, clear, mixed = said["curve"]
+    assert (drowned["accuracy"] or 0.0) < clear["accuracy"]
+    assert mixed["epsilon_total"] == "infinite"
+    shown = CliRunner().invoke(privacy_app, ["plan", "--file", str(path), "--no-try"])
+    assert "Settings that meet epsilon 3 at delta 1e-05 over 1 release a client" in shown.stdout
+    wrong = CliRunner().invoke(privacy_app, ["plan", "--curve", "three"])
+    assert "expected numbers such as" in str(wrong.exception)

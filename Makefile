@@ -18,9 +18,17 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
 demo: setup
-	@$(BIN)/holdfast compare --task fashion-mini --clients 4 --partition dirichlet:0.1 --rounds 18 \
-		--scenario none,sequential --method fedavg,fedprox,fednova --seed 0 --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+	@echo "1. All four members leave for ever, one after the other. Who forgets?"
+	@$(BIN)/holdfast compare --task fashion-mini --clients 4 --partition dirichlet:0.1 --rounds 18 --set model=features \
+		--scenario none,sequential --method fedavg,fedprox,fednova,feddig --seed 0 --out $(DEMO)/leaving
+	@$(BIN)/holdfast report $(DEMO)/leaving --out $(DEMO)/leaving.html
+	@echo "2. Three of twelve members are hostile: they send random weights, or lie about the others as well. Who holds?"
+	@$(BIN)/holdfast compare --task fashion-mini --clients 12 --partition dirichlet:0.5 --rounds 12 --set model=features \
+		--scenario none --attack none,random,liar --attackers 3 --method fedavg,fedtest,jury --seed 0 --out $(DEMO)/hostile
+	@$(BIN)/holdfast report $(DEMO)/hostile --out $(DEMO)/hostile.html
 
 # The tests of the report need a browser; Debian's is installed where that is possible.
 browser:

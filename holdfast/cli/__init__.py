@@ -46,7 +46,7 @@ def common(
 def run(
     file: File,
     set: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run [default: runs/NAME-TIME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run \\[default: runs/NAME-TIME].")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live in the browser.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
@@ -75,13 +75,13 @@ def compare(
     attackers: Annotated[int, typer.Option(help="How many clients are hostile, where an attack is named.")] = 0,
     seed: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
     file: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Take all other keys from here.")] = None,
-    task: Annotated[str | None, typer.Option(help="See `holdfast tasks` [default: fashion-mini].")] = None,
+    task: Annotated[str | None, typer.Option(help="See `holdfast tasks` \\[default: fashion-mini].")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients [default: 4].")] = None,
-    partition: Annotated[str | None, typer.Option(help="How data are dealt out [default: dirichlet:0.1].")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds [default: 24].")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients \\[default: 4].")] = None,
+    partition: Annotated[str | None, typer.Option(help="How data are dealt out \\[default: dirichlet:0.1].")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds \\[default: 24].")] = None,
     set: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs [default: runs/compare-TIME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/compare-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Compare methods under scenarios and attacks: mean and deviation over seeds, a table, curves."""
@@ -136,7 +136,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
     set: Set = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs [default: runs/NAME-SCALE-TIME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Reproduce a table or figure of the papers: ours beside theirs."""

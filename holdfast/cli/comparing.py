@@ -22,6 +22,7 @@ from holdfast.plan import make_plan
 from holdfast.play import resume, run
 from holdfast.presets import parse_method
 from holdfast.report.curves import save_curves
+from holdfast.report.words import situation
 from holdfast.runs import History, Run
 
 
@@ -42,7 +43,7 @@ def compare_methods(
     console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
     out = out or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     experiments = combinations(methods, conditions, file, changes)
-    for experiment in {(e.method, condition(e)): e for e in experiments}.values():
+    for experiment in {(e.method, situation(e)): e for e in experiments}.values():
         make_plan(experiment)  # what does not fit together is said before the first run, not after an hour
     histories: list[History] = []
     with Live(console, sum(e.rounds for e in experiments), every=experiments[0].rounds) as live:
@@ -60,7 +61,7 @@ def compare_methods(
         return
     for history in histories:
         for line in [*happenings(history.records), *suspicions(history.records)]:
-            console.print(f"[yellow]note[/] {history.experiment.method}, {condition(history.experiment)}: {line}")
+            console.print(f"[yellow]note[/] {history.experiment.method}, {situation(history.experiment)}: {line}")
     console.print(table(histories))
     console.print(f"Runs, results.json and curves.png are in [bold]{out}[/]")
 
@@ -97,18 +98,10 @@ def split_choices(text: str) -> list[str]:
     return found
 
 
-def condition(experiment: Experiment) -> str:
-    """The scenario and the attack as one heading; of an attack under which nobody is away, the attack alone."""
-    if experiment.attack.name == "none":
-        return str(experiment.scenario)
-    hostile = f"{experiment.attack} x{experiment.attackers}"
-    return hostile if experiment.scenario.name == "none" else f"{experiment.scenario}, {hostile}"
-
-
 def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     """One run in its own folder; one that is there already is gone on with."""
-    label = f"{experiment.method} · {condition(experiment)} · seed {experiment.seed}"
-    name = "-".join([experiment.method, condition(experiment), str(experiment.seed)])
+    label = f"{experiment.method} · {situation(experiment)} · seed {experiment.seed}"
+    name = "-".join([experiment.method, situation(experiment), str(experiment.seed)])
     folder = out / "".join(c if c.isalnum() or c in "+-._=" else "_" for c in name)
     live.begin(label)
     if not (folder / "experiment.json").exists():
@@ -126,8 +119,8 @@ def table(histories: Sequence[History]) -> Table:
     cells: dict[str, dict[str, list[History]]] = {}
     for history in histories:
         by_condition = cells.setdefault(history.experiment.method, {})
-        by_condition.setdefault(condition(history.experiment), []).append(history)
-    conditions = list(dict.fromkeys(condition(history.experiment) for history in histories))
+        by_condition.setdefault(situation(history.experiment), []).append(history)
+    conditions = list(dict.fromkeys(situation(history.experiment) for history in histories))
     means = {(m, s): mean(found) for m, row in cells.items() for s, found in row.items()}
     best = {s: max(value for (_, other), value in means.items() if other == s) for s in conditions}
     seeds = len({history.experiment.seed for history in histories})

@@ -31,8 +31,8 @@ WARNING = "[yellow]insecure[/] no TLS and no keys: whoever reaches the port can 
 @flower_app.command()
 def up(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")],
-    sites: Annotated[int | None, typer.Option(help="Number of sites [default: the experiment's clients].")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for everything [default: runs/NAME-flower-TIME].")] = None,
+    sites: Annotated[int | None, typer.Option(help="Number of sites \\[default: the experiment's clients].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for everything \\[default: runs/NAME-flower-TIME].")] = None,
     insecure: Insecure = False,
     enough: Annotated[int, typer.Option(help="Close a round when so many have answered; 0: wait for all.")] = 0,
     half: Annotated[str, typer.Option(help="float16 on the wire: none, updates or both.")] = "none",
@@ -80,7 +80,9 @@ def new(
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for certificates and keys.")],
     sites: Annotated[int, typer.Option(help="Number of sites.")] = 3,
-    name: Annotated[list[str] | None, typer.Option(help="A site's name, once for each [default: site-0, ...].")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A site's name, once for each \\[default: site-0, ...].")
+    ] = None,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the moderator's machine.")] = None,
     days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
 ) -> None:

@@ -200,7 +200,5 @@ class Live:
         latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
         news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  away: {names}" if away else "")
         self._progress.update(self._bar, advance=1, description=label, news=news)
-        if not self._console.is_terminal and not self._console.quiet:
-            self._console.print(
-                f"{label}: round {record.round + 1}, accuracy {latest}" + (f", away: {names}" if away else "")
-            )
+        if not self._console.is_terminal and (record.round + 1) % self._every == 0:
+            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", away: {names}" if away else ""))

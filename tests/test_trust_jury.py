@@ -39,10 +39,13 @@ def vectors(*rows: list[float]) -> list[Update]:
     return [Update(i, {"w": torch.tensor(row)}, samples=10, steps=1) for i, row in enumerate(rows)]
 
 
-def test_the_louder_an_update_the_less_is_heard_of_it() -> None:
-    heard, rows = clipped(vectors([1.0], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 8
-    assert [update.delta["w"].item() for update in heard] == pytest.approx([1.0, 2.0, 4.0, 8.0, 8 * 8 / 400])
+def test_the_louder_an_update_the_less_it_counts_and_who_does_nothing_has_no_say() -> None:
+    heard, rows, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 8, quiet below 1
+    assert [update.delta["w"].item() for update in heard] == pytest.approx([0.5, 2.0, 4.0, 8.0, 8.0])
     assert torch.equal(rows, torch.stack([update.delta["w"] for update in heard]))
+    assert counts.tolist() == pytest.approx([0.5, 1, 1, 1, 8 / 400])
+    _, rows, counts = clipped(vectors([0.0], [0.0], [1.0]))
+    assert (rows.flatten().tolist(), counts.tolist()) == ([0.0, 0.0, 1.0], [1, 1, 1])
 
 
 def test_near_duplicates_share_a_vote_and_are_named() -> None:

@@ -1,6 +1,7 @@
 """The jury: FedTest's idea, that the clients' own data measure quality, made to survive what breaks FedTest.
 
-    1  clip        an update longer than c = 2 x the median length is shortened to c (c / length): the louder, the less
+    1  clip        an update longer than c = 2 x the median length is shortened to c, and counts c / length: the louder,
+                   the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
     3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
                    p(true class) among the classes that j holds, balanced over them: leave-one-out to first order
@@ -10,7 +11,7 @@
     6  standing    e_i = h_i / (the largest median |h| so far), in [-2, 2]; two moving averages of it:
                    reputation (long memory) and recent (short);
                    standing_i = ramp(reputation_i, -0.3, 0) ramp(recent_i, -1, -0.6)
-    7  weights     a_i in proportion to min(samples_i, 3 x the median) vote_i standing_i
+    7  weights     a_i in proportion to min(samples_i, 3 x the median) count_i vote_i standing_i
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.round import Method
 
 LOUD = 2.0  # x the median length
+QUIET = 0.25  # x the median length
 MOST_SAMPLES = 3.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
 RAMPS = {"reputation": (-0.3, 0.0), "recent": (-1.0, -0.6)}
@@ -94,9 +96,9 @@ class Jury(Trust):
 
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
         clients = [update.client for update in updates]
-        heard, rows = clipped(updates)
+        heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
-        masses = fair_samples(updates) / near.sum(1)
+        masses = fair_samples(updates) * counts / near.sum(1)
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
@@ -208,14 +210,17 @@ class Jury(Trust):
         return found
 
 
-def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor]:
-    """Step 1: updates longer than c = LOUD x the median length, brought to c x (c / length)."""
+def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Values]:
+    """Step 1: the updates, at most LOUD x the median length, also as rows; and what each still counts."""
     rows = stacked(updates)
     norms = norms_of(rows)
-    bound = LOUD * norms.quantile(0.5)
-    factors = torch.where(norms > bound, (bound / norms.clamp_min(torch.finfo(torch.float64).tiny)) ** 2, 1.0)
+    usual = float(norms.quantile(0.5))
+    if usual == 0:
+        return list(updates), rows, np.ones(len(updates))
+    factors = (LOUD * usual / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
     heard = [shortened(update, factor) for update, factor in zip(updates, factors.tolist(), strict=True)]
-    return heard, (rows.double() * factors[:, None]).to(rows.dtype)
+    counts = factors * (norms / (QUIET * usual)).clamp_max(1)
+    return heard, (rows.double() * factors[:, None]).to(rows.dtype), counts.numpy()
 
 
 def fair_samples(updates: Sequence[Update]) -> Values:

@@ -1,0 +1,148 @@
+"""Figures of docs/privacy.md: audits, membership, reconstruction, the pictures of FedDig's Section VII, and speed.
+
+python benchmarks/privacy.py audits | membership | reconstruction | speed DATA | pictures OUT.png
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.absence import FedDig
+from holdfast.absence.release import claim_of, make_release
+from holdfast.client import About
+from holdfast.core import size
+from holdfast.digests import make_digest
+from holdfast.encoders import make_encoder
+from holdfast.encoders.autoencoder import Autoencoder
+from holdfast.encoders.contract import as_floats
+from holdfast.privacy.audit import gaussian_auc, moment_ratio
+from holdfast.privacy.canary import audit_release, tell_apart, worst_pair
+from holdfast.privacy.moments import scales_for
+from holdfast.privacy.noise import system
+from holdfast.privacy.reconstruct import attacks_on, class_means, psnr
+from holdfast.tasks.named import load_task
+
+STRICT = (
+    FedDig(mode="moments", epsilon=1.0),
+    FedDig(mode="moments", epsilon=3.0),
+    FedDig(mode="dp-full", epsilon=3.0),
+    FedDig(mode="dp-label-public", epsilon=3.0),
+)
+
+
+def audits() -> None:
+    """Twenty audits of strict modes at full size, 64 features and 10 classes."""
+    failures = 0
+    for options in STRICT:
+        claim = claim_of(options, (64,), 10)
+        for _ in range(5):
+            found = audit_release(options, claim, worst_pair(options.mode, 64), 10, 300, system())
+            failures += not found.passed
+            print(f"{options.mode:16} {found}", flush=True)
+    print(f"{failures} failures in 20 audits")
+
+
+def membership() -> None:
+    """The best test against one who knows all other records: the worst pair, and 200 random pairs."""
+    task = load_task("fashion-mini", None)
+    features = make_encoder("scattering", task.shape).encode(task.train.inputs[0][:1000]).double().numpy()
+    labels = task.train.labels[:1000].tolist()
+    pairs = np.random.default_rng(0).integers(0, 1000, (200, 2))
+    for epsilon in (10.0, 3.0, 1.0):
+        options = FedDig(mode="moments", epsilon=epsilon)
+        claim, scales = claim_of(options, (64,), 10), scales_for(epsilon, 1e-5, 64)[0]
+        worst = tell_apart(options, claim, worst_pair("moments", 64), 10, 4000, system(), "worst")
+        ratios = [moment_ratio((features[a], labels[a]), (features[b], labels[b]), 10, scales) for a, b in pairs]
+        predicted = float(np.mean([gaussian_auc(ratio) for ratio in ratios]))
+        measured = [
+            tell_apart(options, claim, ((features[a], labels[a]), (features[b], labels[b])), 10, 200, system(), "").auc
+            for a, b in pairs[:40]
+        ]
+        print(
+            f"epsilon {epsilon:g}: worst pair AUC {worst.auc:.3f} ({worst.auc_limits[0]:.3f} to "
+            f"{worst.auc_limits[1]:.3f}), predicted {worst.predicted:.3f}, TPR at 1 % FPR {worst.tpr_1:.3f}; "
+            f"random pairs: predicted {predicted:.3f}, measured on 40 {np.mean(measured):.3f}"
+        )
+    for options in (FedDig(), FedDig(epsilon=0.005)):
+        found = tell_apart(options, claim_of(options, (64,), 10), worst_pair("paper", 64), 10, 2000, system(), "")
+        print(f"paper, nominal epsilon {options.epsilon}: AUC {found.auc:.3f}")
+
+
+def reconstruction() -> None:
+    """Decoders on what a release leaves of 500 records, beside the class-mean picture."""
+    task = load_task("fashion-mini", None)
+    encoder = make_encoder("scattering", task.shape)
+    own, others = task.train.take(torch.arange(500)), task.train.take(torch.arange(1000, 3000))
+    for options in (FedDig(spd=1), FedDig(spd=4), FedDig(mode="moments", epsilon=10.0), FedDig(mode="moments")):
+        for seen in attacks_on(options, claim_of(options, (64,), 10), encoder, own, others, 10):
+            print(
+                f"{options.mode} spd {options.spd} epsilon {options.epsilon}: {seen.attack}: PSNR {seen.psnr:.1f} "
+                f"(worst 1 % {seen.psnr_worst:.1f}), SSIM {seen.ssim:.2f} (worst {seen.ssim_worst:.2f}); class mean "
+                f"{seen.mean_psnr:.1f} ({seen.mean_psnr_worst:.1f}), {seen.mean_ssim:.2f}"
+            )
+
+
+def speed(folder: str) -> None:
+    """Moment digests of all 60,000 training images of Fashion-MNIST: encoding, quantising, noise, sealing."""
+    torch.set_num_threads(2)
+    task = load_task("fashion-mnist", Path(folder))
+    encoder = make_encoder("scattering", task.shape)
+    start, used = time.perf_counter(), time.process_time()
+    features = encoder.encode(task.train.inputs[0])
+    encoded = time.perf_counter()
+    about = About(task.name, task.classes, encoder.fingerprint, encoder.feature_shape)
+    sealed, _ = make_release(FedDig(mode="moments"), about, features, task.train.labels, torch.Generator(), system())
+    end = time.perf_counter()
+    print(
+        f"{len(features):,} images: {end - start:.1f} s ({encoded - start:.1f} s of it encoding; "
+        f"{time.process_time() - used:.1f} s of processor time), {size(sealed):,} bytes"
+    )
+
+
+def pictures(out: str) -> None:
+    """FedDig, Section VII: the autoencoder's decoder on digests of 1, 2, 4 and 8 samples."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    task = load_task("fashion-mini", None)
+    encoder, decoder = make_encoder("autoencoder", task.shape), Autoencoder().decoder(task.shape)
+    own = task.train.take(torch.arange(800))
+    features, originals = encoder.encode(own.inputs[0]), as_floats(own.inputs[0])
+    means = class_means(own, task.classes)
+    print(f"class mean: PSNR {float(psnr(means[own.labels], originals).mean()):.1f}")
+    figure, axes = pyplot.subplots(4, 8, figsize=(8, 4.3))
+    for row, spd in zip(axes, (1, 2, 4, 8), strict=True):
+        groups = torch.arange(800).view(-1, spd)
+        digest = make_digest(features, own.labels, task.classes, spd=spd, generator=torch.Generator().manual_seed(0))
+        drawn = decoder(digest.features[:8])
+        mixed = decoder(torch.stack([features[group].mean(0) for group in groups]))
+        near = torch.stack([psnr(mixed, originals[group]) for group in groups.T]).amax(0)
+        print(f"SpD {spd}: PSNR of the decoded digest to its nearest member {float(near.mean()):.1f}")
+        for axis, picture in zip(row, drawn, strict=True):
+            axis.imshow(picture[0], cmap="gray", vmin=0, vmax=1)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        row[0].set_ylabel(f"SpD {spd}")
+    figure.tight_layout()
+    figure.savefig(out, dpi=120)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] != "speed":
+        torch.set_num_threads(1)
+    kinds = {"audits": audits, "membership": membership, "reconstruction": reconstruction}
+    if len(sys.argv) == 2 and sys.argv[1] in kinds:
+        kinds[sys.argv[1]]()
+    elif len(sys.argv) == 3 and sys.argv[1] == "speed":
+        speed(sys.argv[2])
+    elif len(sys.argv) == 3 and sys.argv[1] == "pictures":
+        pictures(sys.argv[2])
+    else:
+        print(__doc__)

@@ -40,7 +40,7 @@ EVERY_ATTACK = (
 
 @dataclass(frozen=True)
 class SoleHolder:
-    """As Dirichlet, but one class is held by one client alone: `benchmarks.trust:SoleHolder`."""
+    """As Dirichlet, but one class is held by one client alone: `--partition trust:SoleHolder`."""
 
     mu: float = 0.5
     holder: int = 1
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--attackers", type=int, default=4)
     parser.add_argument("--seed", default="100,101")
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--partition", default="dirichlet:0.5", help="or benchmarks.trust:SoleHolder")
+    parser.add_argument("--partition", default="dirichlet:0.5", help="or trust:SoleHolder")
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--model", default="features")
     parser.add_argument("--scenario", default="none")

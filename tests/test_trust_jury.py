@@ -40,10 +40,10 @@ def vectors(*rows: list[float]) -> list[Update]:
 
 
 def test_the_louder_an_update_the_less_it_counts_and_who_does_nothing_has_no_say() -> None:
-    heard, rows, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 8, quiet below 1
-    assert [update.delta["w"].item() for update in heard] == pytest.approx([0.5, 2.0, 4.0, 8.0, 8.0])
+    heard, rows, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 16, quiet below 1
+    assert [update.delta["w"].item() for update in heard] == pytest.approx([0.5, 2.0, 4.0, 8.0, 16.0])
     assert torch.equal(rows, torch.stack([update.delta["w"] for update in heard]))
-    assert counts.tolist() == pytest.approx([0.5, 1, 1, 1, 8 / 400])
+    assert counts.tolist() == pytest.approx([0.5, 1, 1, 1, 16 / 400])
     _, rows, counts = clipped(vectors([0.0], [0.0], [1.0]))
     assert (rows.flatten().tolist(), counts.tolist()) == ([0.0, 0.0, 1.0], [1, 1, 1])
 
@@ -122,7 +122,7 @@ def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
 
 def test_a_claim_of_samples_buys_little_and_if_all_are_bad_all_count() -> None:
     claimed = [Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 10, 10, 2**40])]
-    assert fair_samples(claimed).tolist() == [10, 10, 10, 30]
+    assert fair_samples(claimed).tolist() == [10, 10, 10, 40]
     memory = Jury().begin(2)
     memory["reputation"] -= 5
     assert Jury().weights_of(np.array([1.0, 3.0]), memory, [0, 1]).tolist() == [0.25, 0.75]

@@ -1,6 +1,6 @@
 """The jury: FedTest's idea, that the clients' own data measure quality, made to survive what breaks FedTest.
 
-    1  clip        an update longer than c = 2 x the median length is shortened to c, and counts c / length: the louder,
+    1  clip        an update longer than c = 4 x the median length is shortened to c, and counts c / length: the louder,
                    the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
     3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
@@ -11,7 +11,7 @@
     6  standing    e_i = h_i / (the largest median |h| so far), in [-2, 2]; two moving averages of it:
                    reputation (long memory) and recent (short);
                    standing_i = ramp(reputation_i, -0.3, 0) ramp(recent_i, -1, -0.6)
-    7  weights     a_i in proportion to min(samples_i, 3 x the median) count_i vote_i standing_i
+    7  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -45,9 +45,9 @@ from holdfast.trust.weights import Judgement, Root, Trust, judgement
 if TYPE_CHECKING:
     from holdfast.round import Method
 
-LOUD = 2.0  # x the median length
+LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
-MOST_SAMPLES = 3.0  # x the median
+MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
 RAMPS = {"reputation": (-0.3, 0.0), "recent": (-1.0, -0.6)}
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
@@ -227,7 +227,7 @@ def fair_samples(updates: Sequence[Update]) -> Values:
     """The samples that clients claim, up to MOST_SAMPLES x the median: a claim must not buy any weight one likes.
 
     >>> fair_samples([Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 20, 10**9])]).tolist()
-    [10.0, 20.0, 60.0]
+    [10.0, 20.0, 80.0]
     """
     samples = np.array([update.samples for update in updates], dtype=np.float64)
     return np.minimum(samples, MOST_SAMPLES * np.median(samples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from holdfast.client import evaluate
 from holdfast.core import Federation, Message, Reply, State, pack
 from holdfast.engines.embedded import Embedded, cores
 from holdfast.engines.inline import Inline
+from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.export import about_model
 from holdfast.models import fill
@@ -32,11 +34,21 @@ Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, 
 def this_machine(plan: Plan, folder: Path | None) -> Federation:
     """The experiment's clients on this machine: in worker processes, or in this one."""
     workers = plan.experiment.workers
-    workers = cores() if workers is None else workers
+    workers = usual_workers() if workers is None else workers
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
+
+
+def usual_workers() -> int:
+    """As many workers as cores, unless the environment says HOLDFAST_WORKERS (a shared machine, a small container)."""
+    told = os.environ.get("HOLDFAST_WORKERS")
+    if told is None:
+        return cores()
+    if not told.isdecimal():
+        raise HoldfastError(f"HOLDFAST_WORKERS must be a whole number, got {told!r}; 0 computes in one process.")
+    return int(told)
 
 
 def run(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from holdfast.cli import main
 from holdfast.runs import Run
 
 HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]
@@ -22,6 +25,20 @@ def holdfast(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [*HOLDFAST, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=240)
+
+
+def here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has torch already."""
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        patch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess([], code, out.getvalue(), error.getvalue())
 
 
 @pytest.fixture(scope="session")
@@ -106,6 +123,7 @@ def test_compare_prints_one_json_object(blobs: Path, tmp_path: Path) -> None:
         "model=linear",
     ]
     arguments += ["--scenario", "none,sequential", "--method", "fedavg,fedprox:0.1", "--seed", "0,1", "--json"]
+    arguments += ["--set", "workers=0"]
     done = holdfast(*arguments, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
@@ -125,21 +143,21 @@ def test_compare_prints_one_json_object(blobs: Path, tmp_path: Path) -> None:
 
 
 def test_check_shows_who_is_away(experiment: Path) -> None:
-    done = holdfast("check", experiment)
+    done = here("check", experiment)
     assert done.returncode == 0, done.stderr
     assert "client   1 ██··██" in done.stdout
     assert "can be run" in done.stdout
 
 
 def test_partition_prints_and_saves_a_picture(experiment: Path, tmp_path: Path) -> None:
-    done = holdfast("partition", experiment, "--out", tmp_path / "p.png")
+    done = here("partition", experiment, "--out", tmp_path / "p.png")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("command", ["tasks", "methods"])
 def test_lists(command: str) -> None:
-    done = holdfast(command)
+    done = here(command)
     assert done.returncode == 0, done.stderr
     assert ("fashion-mini" if command == "tasks" else "scaffold") in done.stdout
 
@@ -163,7 +181,7 @@ def test_lists(command: str) -> None:
 def test_bad_input_is_one_sentence_before_anything_happens(
     experiment: Path, tmp_path: Path, change: str, sentence: str
 ) -> None:
-    done = holdfast("run", experiment, "--set", change, "--out", tmp_path / "never")
+    done = here("run", experiment, "--set", change, "--out", tmp_path / "never")
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -175,3 +193,10 @@ def test_debug_shows_the_traceback(experiment: Path) -> None:
     done = holdfast("--debug", "run", experiment, "--set", "lrr=1")
     assert done.returncode != 0
     assert "Traceback" in done.stderr
+
+
+def test_the_environment_may_set_the_workers(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_WORKERS", "many")
+    assert "HOLDFAST_WORKERS must be a whole number, got 'many'" in here("run", experiment, "--json").stderr
+    monkeypatch.setenv("HOLDFAST_WORKERS", "0")
+    assert json.loads(here("run", experiment, "--json", "--set", "rounds=1").stdout)["final_accuracy"] > 0

@@ -195,8 +195,9 @@ def test_debug_shows_the_traceback(experiment: Path) -> None:
     assert "Traceback" in done.stderr
 
 
-def test_the_environment_may_set_the_workers(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_set_the_workers(experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["run", experiment, "--json", "--set", "rounds=1", "--out"]
     monkeypatch.setenv("HOLDFAST_WORKERS", "many")
-    assert "HOLDFAST_WORKERS must be a whole number, got 'many'" in here("run", experiment, "--json").stderr
+    assert "HOLDFAST_WORKERS must be a whole number, got 'many'" in here(*arguments, tmp_path / "refused").stderr
     monkeypatch.setenv("HOLDFAST_WORKERS", "0")
-    assert json.loads(here("run", experiment, "--json", "--set", "rounds=1").stdout)["final_accuracy"] > 0
+    assert json.loads(here(*arguments, tmp_path / "played").stdout)["final_accuracy"] > 0

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli import app
-from holdfast.cli.comparing import Conditions, combinations, condition, split_choices
+from holdfast.cli.comparing import Conditions, combinations, split_choices
 from holdfast.cli.running import attacker_weight, suspected, suspicions
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.report.words import situation
 from holdfast.round import Record
 from holdfast.runs import History
 
@@ -51,7 +52,7 @@ def test_conditions_are_scenarios_times_attacks_times_methods_times_seeds() -> N
         "fedavg,krum", Conditions("none,forever", "none,signflip:2", 1, "3,4"), None, ["clients=5", "rounds=3"]
     )
     assert len(found) == 16
-    assert [condition(e) for e in found[::4]] == ["none", "signflip:2 x1", "forever", "forever, signflip:2 x1"]
+    assert [situation(e) for e in found[::4]] == ["none", "signflip:2 x1", "forever", "forever, signflip:2 x1"]
     assert {e.attackers for e in found if e.attack.name == "none"} == {0}
     kept = combinations("fedavg", Conditions(), None, ["attack=random", "attackers=2"])
     assert (kept[0].attack.name, kept[0].attackers) == ("random", 2)

@@ -16,8 +16,9 @@ from release_helpers import ABOUT, client, experiment, method, records
 from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, make_release, open_for, receive_one, samples_of
 from holdfast.choices import Choice, choose
-from holdfast.core import Reply, Tensors, size
+from holdfast.core import Reply, State, Tensors, size
 from holdfast.errors import HoldfastError
+from holdfast.models import weights_of
 from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.privacy.noise import SEEDED, SYSTEM, seeded, system
@@ -280,3 +281,21 @@ def test_a_run_of_each_mode_learns(mode: str) -> None:
     assert history.final_accuracy > 0.9
     assert any(record.stand_ins for record in history.records)
     assert not [note for record in history.records for note in record.notes]
+
+
+def test_the_model_gives_its_share_of_the_labels() -> None:
+    made = {0: sealed(FedDig(mode="moments"))}
+    found = {}
+    for teach in (0.0, 0.25, None):
+        absence = FedDig(mode="moments", teach=teach)
+        bench = method(absence)
+        model = weights_of(bench.bench.model)
+        flat = {name: torch.zeros_like(weight) for name, weight in model.items()}  # gives 1/4 to each of four classes
+        state = State(2, flat, {}, {}, {}, {}, digests=made)
+        [found[teach]] = absence.standing(bench, state, [0])
+    hard = found[0.0].labels
+    assert set(hard.unique().tolist()) == {0.0, 1.0}
+    assert torch.allclose(found[0.25].labels, 0.75 * hard + 0.25 / 4)
+    assert torch.allclose(found[None].labels, 0.2 * hard + 0.8 / 4)  # the usual share for moments
+    with pytest.raises(ValueError, match="teach must be in"):
+        FedDig(teach=1.0)

@@ -92,10 +92,20 @@ def test_run_leaves_a_folder_and_resume_reads_it(experiment: Path, tmp_path: Pat
     assert json.loads(again.stdout)["accuracy"] == [record.accuracy for record in records]
 
 
+def heed_interrupts() -> None:
+    """Where the tests themselves run in the background, shells have children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted_run_ends_at_once_and_resumes(experiment: Path, tmp_path: Path) -> None:
     command = [*HOLDFAST, "run", str(experiment), "--out", str(tmp_path / "run"), "--set", "rounds=4000"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
     rounds = tmp_path / "run" / "rounds.jsonl"
     deadline = time.monotonic() + 120

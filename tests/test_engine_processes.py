@@ -17,6 +17,11 @@ from engine_helpers import GENEROUS, PLAY, assert_same_run, environment, experim
 from holdfast.play import resume, run
 
 
+def heed_interrupts() -> None:
+    """Where the tests themselves run in the background, shells have children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Playing:
     """A subprocess that plays an experiment in a session of its own, as from a terminal."""
 
@@ -31,6 +36,7 @@ class Playing:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
 
     def family(self) -> list[int]:

@@ -227,7 +227,7 @@ def test_partitions_are_choices_with_options() -> None:
         "classes:0",
         "classes:max_classes=0",
     ):
-        with pytest.raises(HoldfastError, match="partition: "):
+        with pytest.raises(HoldfastError, match="partition"):
             choose(PARTITIONS, Choice.parse(bad, "partition"), "partition")
 
 

@@ -80,9 +80,7 @@ def new(
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for certificates and keys.")],
     sites: Annotated[int, typer.Option(help="Number of sites.")] = 3,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A site's name, once each \\[default: site-0, ...].")
-    ] = None,
+    name: Annotated[list[str] | None, typer.Option(help="A site's name, once each \\[default: site-0, ...].")] = None,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the moderator's machine.")] = None,
     days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
 ) -> None:

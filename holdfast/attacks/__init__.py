@@ -55,6 +55,7 @@ ATTACKS: dict[str, type[Any]] = {
     "labelflip": LabelFlip,
     "backdoor": Backdoor,
     "liar": Liar,
+    "liars": Liar,
     "colluder": Colluder,
     "nonsense": Nonsense,
     "baddigest": BadDigest,

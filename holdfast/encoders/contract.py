@@ -50,8 +50,8 @@ def as_floats(images: Tensor) -> Tensor:
 
 
 def check_images(images: Tensor, shape: tuple[int, ...], where: str) -> None:
-    """Refuse images of another shape or kind, and floats that are not in [0, 1]."""
-    if images.ndim != 4 or tuple(images.shape[1:]) != tuple(shape):
+    """Refuse samples of another shape or kind, images whose floats are not in [0, 1], and vectors that are not finite."""
+    if images.ndim != len(shape) + 1 or tuple(images.shape[1:]) != tuple(shape):
         raise HoldfastError(
             f"{where}: it was made for images of shape {tuple(shape)}, but got a tensor of shape "
             f"{tuple(images.shape)}; make an encoder for that shape."
@@ -60,6 +60,10 @@ def check_images(images: Tensor, shape: tuple[int, ...], where: str) -> None:
         return
     if not images.is_floating_point():
         raise HoldfastError(f"{where}: images must be uint8 or float in [0, 1], not {images.dtype}.")
+    if len(shape) != 3:
+        if not bool(images.isfinite().all()):
+            raise HoldfastError(f"{where}: some samples are not finite.")
+        return
     if len(images) and not (float(images.min()) >= 0.0 and float(images.max()) <= 1.0):  # NaN fails too
         raise HoldfastError(f"{where}: float images must lie in [0, 1]; divide by their largest possible value first.")
 

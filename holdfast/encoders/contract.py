@@ -50,7 +50,7 @@ def as_floats(images: Tensor) -> Tensor:
 
 
 def check_images(images: Tensor, shape: tuple[int, ...], where: str) -> None:
-    """Refuse samples of another shape or kind, images whose floats are not in [0, 1], and vectors that are not finite."""
+    """Refuse samples of another shape or kind, images with floats outside [0, 1], vectors that are not finite."""
     if images.ndim != len(shape) + 1 or tuple(images.shape[1:]) != tuple(shape):
         raise HoldfastError(
             f"{where}: it was made for images of shape {tuple(shape)}, but got a tensor of shape "

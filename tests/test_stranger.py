@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def holdfast(folder: Path, *words: str) -> str:
@@ -17,6 +20,12 @@ def holdfast(folder: Path, *words: str) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    told = holdfast(tmp_path, "run", str(example), "--json", "--out", "run", "--set", "rounds=2")
+    assert json.loads(told)["final_accuracy"] > 0.2
 
 
 def test_own_npz_to_a_report_of_feddig_against_fedavg(tmp_path: Path) -> None:

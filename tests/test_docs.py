@@ -52,11 +52,11 @@ def test_long_commands_are_understood(page: Path) -> None:
         for line in text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["holdfast"]:
-                understand(words[1:])
+                assert understand(words[1:])
 
 
-def understand(words: list[str]) -> None:
-    """Parse as the command line would, without doing it."""
+def understand(words: list[str]) -> bool:
+    """Parse as the command line would, without doing it; what it does not understand is an error."""
     command: click.Command = typer.main.get_command(app)
     context = click.Context(command, info_name="holdfast")
     while isinstance(command, click.Group):
@@ -66,7 +66,7 @@ def understand(words: list[str]) -> None:
         found = command.get_command(context, name)
         assert found is not None, f"there is no command {name}"
         command, context = found, click.Context(found, info_name=name, parent=context)
-    command.make_context("holdfast", list(words))
+    return command.make_context("holdfast", list(words)) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -238,3 +238,11 @@ def test_none_is_none() -> None:
     assert noise.laplace(0, Fraction(1), noise.seeded(0)).shape == (0,)
     with pytest.raises(HoldfastError, match="cannot draw"):
         noise.laplace(-1, Fraction(1), noise.seeded(0))
+
+
+def test_a_whole_number_is_a_scale_whatever_was_drawn_before() -> None:
+    """An int hashes as its Fraction, so a table made for one would hide a fault with the other."""
+    exact.thresholds.cache_clear()
+    exact.cumulative.cache_clear()
+    as_int = noise.laplace(100, 10, noise.seeded(3))  # type: ignore[arg-type]
+    assert (as_int == noise.laplace(100, Fraction(10), noise.seeded(3))).all()

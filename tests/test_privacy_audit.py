@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_the_published_digest_gives_everything_away() -> None:
 
 def test_laplace_scores_are_bounded_by_epsilon() -> None:
     difference = np.array([3.0, -4.0])
-    draws = noise.laplace(2000, 10, noise.seeded(1)).reshape(-1, 2)  # type: ignore[arg-type]
+    draws = noise.laplace(2000, Fraction(10), noise.seeded(1)).reshape(-1, 2)
     found = audit.scores("laplace", difference, np.array([10.0]), draws.astype(float))
     assert np.abs(found).max() <= 0.7 + 1e-12
 

@@ -112,6 +112,7 @@ def gaussian(count: int, scale: Fraction, source: Source) -> Whole:
 
 
 def _noise(kind: Kind, count: int, scale: Fraction, source: Source) -> Whole:
+    scale = Fraction(scale)  # a whole number equals its Fraction in the tables' cache, but divides to a float
     if scale <= 0 or (scale >= 32 and scale.numerator > LARGEST):
         raise HoldfastError(f"noise: a scale of {scale} cannot be drawn; round it up with scale_at_least.")
     if count < 0:

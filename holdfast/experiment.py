@@ -45,6 +45,7 @@ class Experiment:
     evaluate_every: int = 1
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
+    patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
 
     def __post_init__(self) -> None:
         for key in CHOICES:  # from Python, "fedprox:0.1" will do
@@ -59,6 +60,8 @@ class Experiment:
             raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
         if (self.attack.name == "none") != (self.attackers == 0):
             raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
+        if self.patience is not None and not 0 < self.patience < math.inf:
+            raise HoldfastError(f"patience must be positive seconds, got {self.patience}; leave it out to wait on.")
         if self.max_norm is not None and not 0 < self.max_norm < math.inf:
             raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
 
@@ -73,7 +76,7 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the result."""
-        decisive = {key: value for key, value in self.as_json().items() if key not in ("workers", "checkpoint_every")}
+        decisive = {key: value for key, value in self.as_json().items() if key not in INDIFFERENT}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class Experiment:
         return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
 
 
+INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
 CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust")
 AT_LEAST = {
     "clients": 1,

@@ -69,6 +69,18 @@ def killed() -> Task:
     return tiny(killed_loss)
 
 
+def hanging_loss(output: Tensor, labels: Tensor) -> Tensor:
+    """Client 1 hangs once, when there is a file `hang-now` where the run was started."""
+    if torch.is_grad_enabled() and bool((labels == 1).any()) and Path("hang-now").exists():
+        Path("hang-now").unlink()
+        time.sleep(600)
+    return nn.functional.cross_entropy(output, labels)
+
+
+def hanging() -> Task:
+    return tiny(hanging_loss)
+
+
 def slow_loss(output: Tensor, labels: Tensor) -> Tensor:
     """Each step of training takes a minute, after leaving a file `training-PID`: only a kill ends it sooner."""
     if torch.is_grad_enabled():

@@ -60,7 +60,7 @@ def test_the_usual_experiment_is_the_empty_table() -> None:
 
 def test_the_fingerprint_sees_what_decides_and_nothing_else() -> None:
     usual = Experiment()
-    assert replace(usual, workers=3, checkpoint_every=5).fingerprint == usual.fingerprint
+    assert replace(usual, workers=3, checkpoint_every=5, patience=60.0).fingerprint == usual.fingerprint
     changes = {"seed": 1, "lr": 0.5, "rounds": 3, "algorithm": Choice("feddyn"), "max_norm": 1.0, "momentum": 0.0}
     prints = {replace(usual, **{key: value}).fingerprint for key, value in changes.items()}
     assert len(prints | {usual.fingerprint}) == len(changes) + 1
@@ -97,6 +97,7 @@ def test_the_fingerprint_sees_what_decides_and_nothing_else() -> None:
         ({"lr": "inf"}, "lr must be positive"),
         ({"momentum": 1}, "momentum in [0, 1)"),
         ({"momentum": -0.1}, "momentum in [0, 1)"),
+        ({"patience": 0}, "patience must be positive seconds, got 0.0"),
         ({"max_norm": 0}, "max_norm must be positive, got 0.0"),
         ({"max_norm": math.inf}, "max_norm must be positive, got inf; leave it out for no bound."),
     ],

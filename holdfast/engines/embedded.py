@@ -33,6 +33,15 @@ from holdfast.experiment import Experiment
 log = logging.getLogger("holdfast")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A message, its place among those asked together, and how it is told to a worker."""
+
+    place: int
+    message: Message
+    letter: dict[str, Any]
+
+
 @dataclass
 class Worker:
     """A worker process as the moderator sees it."""
@@ -42,7 +51,8 @@ class Worker:
     pipe: Connection
     knows_arena: bool = False
     replies: Arena | None = None
-    pending: list[tuple[int, Message]] = field(default_factory=list)  # messages, each with its place in what was asked
+    pending: list[Asked] = field(default_factory=list)  # what it has not answered yet; it is at the first
+    since: float = 0.0  # when it took up that first one
 
 
 class Embedded:
@@ -52,6 +62,7 @@ class Embedded:
         if sys.platform == "win32":
             raise HoldfastError("Worker processes need Linux or macOS; set workers = 0.")
         self._experiment = json.dumps(experiment.as_json())
+        self._patience = experiment.patience
         self._folder = folder
         self._clients = range(len(sizes))
         self._context = multiprocessing.get_context("forkserver")
@@ -73,23 +84,27 @@ class Embedded:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         packer = Packer()
-        letters = [
-            {"client": m.client, "round": m.round, "job": m.job, "scalars": m.scalars, "layout": packer.lay(m.tensors)}
-            for m in messages
-        ]
+        asked = [Asked(place, m, letter_of(m, packer)) for place, m in enumerate(messages)]
         self._make_room(packer.size)
         packer.write(self._arena)
         for worker in self._workers:
-            worker.pending = [(place, m) for place, m in enumerate(messages) if m.client in worker.clients]
-            if worker.pending:
-                self._send(worker, [letters[place] for place, _ in worker.pending])
+            self._send(worker, [one for one in asked if one.message.client in worker.clients])
         answers: dict[int, Reply | Absent] = {}
         while waiting := [worker for worker in self._workers if worker.pending]:
-            ready = multiprocessing.connection.wait([w.pipe for w in waiting])
+            ready = multiprocessing.connection.wait([w.pipe for w in waiting], self._time_left(waiting))
             for worker in waiting:
                 if worker.pipe in ready:
                     answers.update(self._receive(worker))
+                elif self._time_left([worker]) == 0:
+                    worker.process.kill()
+                    answers.update(self._bury(worker, f"no answer within {self._patience:g} s: its process was ended"))
         return [answers[place] for place in range(len(messages))]
+
+    def _time_left(self, workers: Sequence[Worker]) -> float | None:
+        """Seconds until the patience with one of these workers ends; none: it has no end."""
+        if self._patience is None:
+            return None
+        return max(0.0, min(worker.since for worker in workers) + self._patience - time.monotonic())
 
     def close(self) -> None:
         """End the workers; one that is busy is not waited for."""
@@ -134,14 +149,17 @@ class Embedded:
             for worker in self._workers:
                 worker.knows_arena = False
 
-    def _send(self, worker: Worker, letters: list[dict[str, Any]]) -> None:
+    def _send(self, worker: Worker, asked: list[Asked]) -> None:
+        worker.pending, worker.since = asked, time.monotonic()
+        if not asked:
+            return
         try:
             if not worker.knows_arena:
                 worker.pipe.send_bytes(ARENA)
                 worker.pipe.send_bytes(str(self._arena.size).encode())
                 reduction.send_handle(worker.pipe, self._arena.handle, worker.process.pid)
                 worker.knows_arena = True
-            worker.pipe.send_bytes(json.dumps(letters).encode())
+            worker.pipe.send_bytes(json.dumps([one.letter for one in asked]).encode())
         except OSError:
             pass  # the worker is dead: reading from it will say so
 
@@ -160,7 +178,8 @@ class Embedded:
         letter = json.loads(raw)
         if "unwritable" in letter:
             raise HoldfastError(letter["unwritable"])
-        place, message = worker.pending.pop(0)
+        first = worker.pending.pop(0)
+        place, message, worker.since = first.place, first.message, time.monotonic()
         if "error" in letter:
             log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
             reason = f"failed in job {message.job!r} of round {message.round}: {letter['error']}"
@@ -170,19 +189,32 @@ class Embedded:
             worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again
         return {place: Reply(message.client, tensors, letter["scalars"], letter["seconds"])}
 
-    def _bury(self, worker: Worker) -> dict[int, Reply | Absent]:
-        """A worker died: its clients are absent for this round, and a new one takes its place."""
+    def _bury(self, worker: Worker, reason: str | None = None) -> dict[int, Reply | Absent]:
+        """A worker died or hangs: the client it was at is absent, and a new worker is asked the rest."""
         end(worker, 0.5)
-        reason = f"its worker process died ({ending(worker)})"
-        absent: dict[int, Reply | Absent] = {place: Absent(m.client, reason) for place, m in worker.pending}
-        log.warning("The worker of clients %s died (%s); a new one takes its place.", worker.clients, ending(worker))
+        reason = reason or f"its worker process died ({ending(worker)})"
+        at, *rest = worker.pending
+        log.warning("Client %s: %s. A new worker takes its place.", at.message.client, reason)
         worker.pipe.close()
         if worker.replies:
             worker.replies.close()
         fresh = self._start(worker.clients)
         self._workers[self._workers.index(worker)] = fresh
         self._greet(fresh)
-        return absent
+        self._send(fresh, rest)
+        return {at.place: Absent(at.message.client, reason)}
+
+
+def letter_of(message: Message, packer: Packer) -> dict[str, Any]:
+    """A message as JSON can say it; its tensors are laid into the arena."""
+    layout = packer.lay(message.tensors)
+    return {
+        "client": message.client,
+        "round": message.round,
+        "job": message.job,
+        "scalars": message.scalars,
+        "layout": layout,
+    }
 
 
 @contextmanager

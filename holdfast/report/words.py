@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from holdfast.choices import Choice
-from holdfast.experiment import Experiment
+from holdfast.experiment import INDIFFERENT, Experiment
 from holdfast.report.story import Story
 
 NAMES = {
@@ -32,7 +32,7 @@ NAMES = {
 KEPT = 0.05  # a method that lost less than this of its best accuracy kept it
 CLOSE = 0.005
 SITUATION = ("scenario", "attack", "attackers")
-NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", "workers", "checkpoint_every", *SITUATION)
+NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", *INDIFFERENT, *SITUATION)
 
 
 def pretty(experiment: Experiment) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from holdfast.cli import main
+from holdfast.cli.looking import in_toml
 from holdfast.runs import Run
 
 HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]
@@ -170,6 +171,22 @@ def test_lists(command: str) -> None:
     done = here(command)
     assert done.returncode == 0, done.stderr
     assert ("fashion-mini" if command == "tasks" else "scaffold") in done.stdout
+
+
+def test_methods_of_one_kind_with_their_options() -> None:
+    done = here("methods", "attack")
+    assert done.returncode == 0, done.stderr
+    assert "labelflip" in done.stdout
+    assert "since=" in done.stdout
+    assert "scaffold" not in done.stdout
+    wrong = here("methods", "atack")
+    assert wrong.returncode != 0
+    assert "did you mean 'attack'?" in wrong.stderr
+
+
+def test_a_preset_is_shown_as_a_file_would_have_it() -> None:
+    keys = {"absence": {"name": "feddig", "spd": 4}, "model": "full"}
+    assert in_toml(keys) == 'absence = {name = "feddig", spd = 4}\nmodel = "full"'
 
 
 @pytest.mark.parametrize(

@@ -122,11 +122,13 @@ def tasks() -> None:
 
 
 @app.command(rich_help_panel=LOOK)
-def methods() -> None:
-    """List algorithms, absences, trusts, scenarios and partitions, with their options."""
+def methods(
+    kind: Annotated[str | None, typer.Argument(help="Only one kind: algorithm, absence, trust, attack, ...")] = None,
+) -> None:
+    """List algorithms, absences, trusts, scenarios, attacks and the other choices, with their options."""
     from holdfast.cli.looking import list_methods
 
-    list_methods()
+    list_methods(kind)
 
 
 @app.command(rich_help_panel=RUNS)

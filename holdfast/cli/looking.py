@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
+from holdfast.attacks import ATTACKS
 from holdfast.encoders import ENCODERS
+from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import from_changes, load
 from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
@@ -79,40 +83,63 @@ def list_tasks() -> None:
     Console(highlight=False).print(view)
 
 
-def list_methods() -> None:
-    """Every kind of choice, each name with its first sentence and its options."""
+KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
+    "algorithm": ("how clients learn", ALGORITHMS),
+    "absence": ("who stands in", ABSENCES),
+    "trust": ("whom to believe", TRUSTS),
+    "scenario": ("who is away", SCENARIOS),
+    "attack": ("what hostile clients do", ATTACKS),
+    "partition": ("how data are dealt out", PARTITIONS),
+    "model": ("what is trained", MODELS),
+    "encoder": ("public features, for models that read them", ENCODERS),
+}
+
+
+def list_methods(kind: str | None) -> None:
+    """Every kind of choice, or one: each name with its first sentence and its options."""
+    if kind is not None and kind not in KINDS:
+        raise HoldfastError(f"There is no kind of choice {kind!r}; {nearest(kind, KINDS)}")
     console = Console(highlight=False)
-    console.print(
-        "A method is [bold]algorithm[+absence][+trust][/], as in fedprox, feddig or scaffold+feddig.\n".replace(
-            "[+", "\\[+"
+    if kind is None:
+        console.print(
+            "A method is [bold]algorithm\\[+absence]\\[+trust][/], as in fedprox, feddig or scaffold+feddig.\n"
         )
-    )
-    kinds: list[tuple[str, Mapping[str, type]]] = [
-        ("algorithm: how clients learn", ALGORITHMS),
-        ("absence: who stands in", ABSENCES),
-        ("trust: whom to believe", TRUSTS),
-        ("scenario: who is away", SCENARIOS),
-        ("partition: how data are dealt out", PARTITIONS),
-        ("model", MODELS),
-        ("encoder: public features, for models that read them", ENCODERS),
-    ]
-    console.print("presets: several keys under one name", style="bold")
-    for name, keys in PRESETS.items():
-        console.print(f"  [cyan]{name}[/]  [dim]{', '.join(f'{key} = {value}' for key, value in keys.items())}[/]\n")
-    for title, kind in kinds:
-        view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
-        view.show_header = False
-        for name, choice in kind.items():
-            view.add_row(f"[cyan]{name}[/]", first_sentence(choice), options(choice))
-        console.print(view)
+        show(console, "presets: several keys under one name", {name: in_toml(keys) for name, keys in PRESETS.items()})
+    for name, (title, choices) in KINDS.items() if kind is None else [(kind, KINDS[kind])]:
+        show(console, f"{name}: {title}", {name: about(choice) for name, choice in choices.items()})
+
+
+def show(console: Console, title: str, rows: Mapping[str, str]) -> None:
+    view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
+    view.show_header = False
+    for name, text in rows.items():
+        view.add_row(f"[cyan]{name}[/]", text)
+    console.print(view)
+    console.print()
+
+
+def in_toml(keys: Mapping[str, object]) -> str:
+    """Keys and values as an experiment's file has them."""
+
+    def value(of: object) -> str:
+        if isinstance(of, Mapping):
+            return "{" + ", ".join(f"{key} = {value(each)}" for key, each in of.items()) + "}"
+        return json.dumps(of)
+
+    return escape("\n".join(f"{key} = {value(each)}" for key, each in keys.items()))
+
+
+def about(choice: type) -> str:
+    """A choice's first sentence, and below it its options with their usual values."""
+    options = options_of(choice)
+    return first_sentence(choice) + (f"\n[dim]{options}[/]" if options else "")
 
 
 def first_sentence(kind: type) -> str:
-    return (kind.__doc__ or "").strip().split("\n")[0].replace("[", "\\[")
+    return escape((kind.__doc__ or "").strip().split("\n")[0])
 
 
-def options(kind: type) -> str:
-    """The options with their defaults, dim."""
+def options_of(kind: type) -> str:
     found = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     texts = [f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default}" for f in found if f.init]
-    return f"[dim]{', '.join(texts)}[/]"
+    return escape(", ".join(texts))

@@ -6,26 +6,22 @@ import json
 import math
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_helpers import experiment, samples
-from flower_helpers import Clock, hostile, in_process, nodes, play, spoil
+from flower_helpers import Clock, nodes, play
 from flwr.app import Message as Packet
 from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import Absent, Message, Reply
-from holdfast.engines.flower.answers import read_answer
-from holdfast.engines.flower.codec import Letter, encode
 from holdfast.engines.flower.deadline import Deadline
 from holdfast.engines.flower.grid import GridFederation, Wire
 from holdfast.engines.flower.inprocess import InProcessGrid
-from holdfast.engines.flower.moderator import read_settings
 from holdfast.engines.flower.policy import fingerprint_of
 from holdfast.engines.flower.puller import Puller
 from holdfast.engines.flower.site import client_app
@@ -118,7 +114,7 @@ def test_a_silent_site_is_absent_at_twice_the_median_but_not_before_ten_seconds(
     stage.grid.delay = {100: 8.0, 101: 9.0, 102: math.inf, 103: 11.0}
     start = stage.clock()
     assert list(absent(stage.ask())) == [2]
-    assert stage.clock() - start == pytest.approx(18.0, abs=1.1)  # 2 x 9: half of four is the second reply
+    assert 18.0 <= stage.clock() - start < 20.0  # 2 x 9 (half of four is the second reply), seen a tenth late at most
 
 
 def test_a_late_reply_is_refused_and_its_site_comes_back(stage: Stage) -> None:
@@ -186,17 +182,6 @@ def test_the_second_node_that_claims_a_site_is_refused_also_after_a_restart(tmp_
     assert "first to claim" in again.refused[666]
 
 
-def test_a_registered_name_counts_and_a_stranger_has_no_place() -> None:
-    sites = Sites(["north", "south"])
-    sites.registered(7, "south")
-    sites.registered(8, "west")
-    assert (sites.node_of(1), sites.missing) == (7, ["north"])
-    sites.claim(9, "south", "a token")
-    assert "another node's" in sites.refused[9]
-    assert sites.node_of(1) == 7
-    assert "no site of this run" in sites.refused[8]
-
-
 def test_nobody_at_all_is_an_error_with_what_to_do(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.grid.nodes = {}
@@ -211,97 +196,12 @@ def test_an_unknown_job_is_an_absence_with_the_reason(stage: Stage) -> None:
     assert "knows no job 'tell me everything'" in reasons[0]
 
 
-def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
-    wanted = experiment(clients=5, partition="iid", rounds=1)
-    grid = InProcessGrid(spoil(client_app(wanted), hostile), nodes(tmp_path, 5))
-    record = play(tmp_path, wanted, grid, max_bytes=100_000).records[0]
-    assert "is not finite" in record.refused[0]
-    assert "expected float32" in record.refused[1]
-    assert "above the bound of 100000" in record.absent[2]
-    assert "answered to another question" in record.absent[3]
-    assert "answered to another question" in record.absent[4]
-    assert record.weights == {}
-
-
-@pytest.mark.parametrize(
-    ("job", "changes", "sentence"),
-    [
-        ("train", {"seconds": math.nan}, "it took nan s"),
-        ("train", {"scalars": {"notes": 5}}, "its notes are not"),
-        ("train", {"scalars": {"notes": ["x" * 3000]}}, "its notes are not"),
-        ("train", {"scalars": {"loss": "low"}}, "its loss is 'low', not a number"),
-        ("evaluate", {"scalars": {}}, "its accuracy is None"),
-        ("evaluate", {"scalars": {"accuracy": math.nan}}, "its accuracy is nan"),
-        ("evaluate", {"scalars": {"accuracy": True}}, "its accuracy is 'True', not a number"),
-    ],
-)
-def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(
-    stage: Stage, job: str, changes: dict[str, Any], sentence: str
-) -> None:
-    letter = replace(Letter(0, 3, job, scalars={"accuracy": 0.5}), **changes)
-    asked = Packet(encode(Letter(0, 3, job)), dst_node_id=1, message_type="train.job")
-    answer = read_answer(Packet(encode(letter), reply_to=asked), Message(0, 3, job), 1000)
-    assert isinstance(answer, Absent)
-    assert sentence in answer.reason
-
-
 def test_each_exchange_is_written_down(stage: Stage, tmp_path: Path) -> None:
     stage.ask()
     line = read_lines(tmp_path / "exchanges.jsonl")[0]
     model = sum(4 * t.numel() for t in stage.plan.start().model.values())
     assert line["job"] == "train"
     assert 4 * model <= int(str(line["bytes_down"])) <= 4 * (model + 2000)
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        ('experiments = ["abc"]', "policy does not allow experiment"),
-        ("max_rounds = 1", "allows 1 trainings for an experiment: all are used"),
-        ("max_round = 1", "did you mean 'max_rounds'?"),
-        ("digest = 3", "digest has the wrong type"),
-    ],
-)
-def test_a_sites_policy_is_enforced_at_the_site(tmp_path: Path, policy: str, reason: str) -> None:
-    (tmp_path / "policy.toml").write_text(policy)
-    wanted = experiment(rounds=2, evaluate_every=2)
-    grid = in_process(tmp_path, wanted)
-    grid.nodes[101]["policy"] = str(tmp_path / "policy.toml")
-    record = play(tmp_path, wanted, grid, gather=0.5).records[-1]
-    assert list(record.absent) == [1]
-    assert reason in record.absent[1] or record.absent[1] == "is not connected"
-    if policy == "max_rounds = 1":
-        assert reason in record.absent[1]
-
-
-def test_a_digest_that_the_policy_keeps_does_not_leave(tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text("digest = false")
-    wanted = experiment(
-        task="engine_helpers:pictures", partition="iid", model="features", absence="feddig", clients=2, rounds=1
-    )
-    grid = in_process(tmp_path, wanted)
-    grid.nodes[101]["policy"] = str(tmp_path / "policy.toml")
-    history = play(tmp_path, wanted, grid)
-    assert history.state is not None
-    assert list(history.state.digests) == [0]
-    assert any("keeps its digest" in note for note in history.records[0].notes)
-
-
-def test_a_run_folder_of_another_experiment_is_not_continued(tmp_path: Path) -> None:
-    play(tmp_path, experiment(rounds=1))
-    with pytest.raises(HoldfastError, match="holds a run of another experiment"):
-        play(tmp_path, experiment(rounds=2))
-
-
-def test_settings_are_checked() -> None:
-    assert read_settings({"gather": 5})["gather"] == 5.0
-    for wrong, sentence in (
-        ({"dedline-least": 1.0}, "did you mean 'deadline-least'"),
-        ({"enough": "two"}, "enough must be int"),
-        ({"half": "some"}, "half is 'some'"),
-    ):
-        with pytest.raises(HoldfastError, match=sentence):
-            read_settings(wrong)
 
 
 def test_a_site_that_hangs_in_its_upload_holds_up_nobody() -> None:

@@ -1,6 +1,6 @@
 """What an exchange costs beyond training, and the bytes between sites and SuperLink: real processes on loopback.
 
-python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--insecure]
+python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--waits flower] [--insecure]
 
 A small relay stands between the sites and the SuperLink and counts what passes, TLS and Flower's own talk included.
 """
@@ -8,6 +8,7 @@ A small relay stands between the sites and the SuperLink and counts what passes,
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import statistics
 import tempfile
@@ -59,8 +60,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--half", default="none", choices=["none", "updates", "both"])
     parser.add_argument("--task", default="fashion-mini")
+    parser.add_argument("--waits", default="short", choices=["short", "flower"], help="flower: leave its waits alone")
     parser.add_argument("--insecure", action="store_true")
     chosen = parser.parse_args()
+    os.environ["HOLDFAST_WAITS"] = chosen.waits
     wanted = from_table({
         "task": chosen.task, "clients": chosen.sites, "rounds": chosen.rounds, "evaluate_every": chosen.rounds,
         "model": "cnn", "partition": "iid",

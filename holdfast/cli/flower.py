@@ -110,7 +110,7 @@ def site(
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
     from holdfast.engines.flower.local import Local
-    from holdfast.engines.flower.policy import read_site_policy
+    from holdfast.engines.flower.policy import carry_privacy, read_site_policy
 
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
@@ -118,7 +118,7 @@ def site(
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if policy is not None:
-        read_site_policy(policy)
+        carry_privacy(read_site_policy(policy), folder / "sites" / name)
     given = {"policy": policy, "data": data}
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
     console = Console(highlight=False, soft_wrap=True)

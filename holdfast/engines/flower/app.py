@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from holdfast.engines.flower.moderator import SETTINGS
+from holdfast.engines.flower.tables import toml
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.files import make_folder, write_file
@@ -108,21 +108,3 @@ def experiment_toml(experiment: Experiment) -> str:
     table.pop("data", None)
     table.pop("workers", None)
     return toml(table) + "\n"
-
-
-def toml(table: dict[str, Any]) -> str:
-    """A flat table as TOML, one key a line.
-
-    >>> print(toml({"lr": 0.1, "algorithm": {"name": "fedprox", "mu": 0.1}, "max_norm": None}))
-    lr = 0.1
-    algorithm = {name = "fedprox", mu = 0.1}
-    """
-    return "\n".join(f"{key} = {value_toml(value)}" for key, value in table.items() if value is not None)
-
-
-def value_toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {value_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(value_toml(item) for item in value) + "]"
-    return json.dumps(value)

@@ -3,7 +3,8 @@
 Flower starts Python, PyTorch and the app anew for every message: seconds each time. A SuperNode with
 `--isolation process` leaves that to somebody else, and here is somebody else: it takes the SuperNode's tasks one after
 the other and calls the app, which keeps its plan and its samples from message to message. It also starts the SuperNode,
-and again whenever that ends: a SuperLink turns a node away that comes back before it was missed.
+and again whenever that ends: a SuperLink turns a node away that comes back before it was missed. Asked to end
+(SIGTERM), it lets the SuperNode take its leave first, so that the moderator knows at once.
 
 With `app`, the site runs its own copy of the app and never the code that the moderator sends along.
 """
@@ -14,6 +15,7 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import torch
@@ -42,11 +45,13 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from holdfast.engines.flower.local import end_with_parent
+from holdfast.engines.flower.waits import pace, shorten_app
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast")
-POLL = 0.1  # seconds between two looks for a task
+MOST = 0.5  # seconds between two looks for a task
 AGAIN = 3.0  # seconds before a SuperNode that ended is started again
+LEAVE = 3.0  # seconds for a SuperNode to take its leave
 
 
 class Node:
@@ -68,6 +73,13 @@ class Node:
             log.warning("The SuperNode ended with code %s; it is started again.", self._process.returncode)
         self._process, self._when = subprocess.Popen(self._command, preexec_fn=end_with_parent), time.monotonic()
 
+    def leave(self, *_: object) -> NoReturn:
+        """End this process, but let the SuperNode, which was asked to end too, tell the SuperLink first."""
+        with suppress(subprocess.TimeoutExpired):
+            if self._process is not None:
+                self._process.wait(LEAVE)
+        os._exit(0)
+
 
 class Executor:
     """Takes the tasks of one SuperNode."""
@@ -81,7 +93,7 @@ class Executor:
 
     def serve(self) -> None:
         """Work until the process that started this one is gone."""
-        parent = os.getppid()
+        parent, idle_since = os.getppid(), time.monotonic()
         while os.getppid() == parent:
             self._node.look()
             token = ""
@@ -93,8 +105,9 @@ class Executor:
                     self.work(token)
                 except Exception:  # one task that cannot be taken or delivered must not end the site
                     log.exception("A task failed")
+                idle_since = time.monotonic()
             else:
-                time.sleep(POLL)
+                time.sleep(pace(time.monotonic() - idle_since, most=MOST))
 
     def work(self, token: str) -> None:
         """Do one task: take the message, call the app, give the reply back."""
@@ -164,7 +177,9 @@ def main() -> None:
     for noisy in ("httpx", "flwr"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     node = Node(words[split + 1 :])
+    signal.signal(signal.SIGTERM, node.leave)
     torch.set_num_threads(1)
+    shorten_app()
     importlib.import_module("holdfast.flower")
     Executor(arguments.address, node, load_own(arguments.app) if arguments.app else None).serve()
 

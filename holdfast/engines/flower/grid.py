@@ -20,6 +20,7 @@ from holdfast.engines.flower.answers import read_answer
 from holdfast.engines.flower.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.engines.flower.deadline import Deadline, median_of
 from holdfast.engines.flower.sites import Sites
+from holdfast.engines.flower.waits import pace
 from holdfast.errors import HoldfastError
 from holdfast.files import append_line
 
@@ -38,7 +39,7 @@ class Wire:
     half_up: bool = False  # updates as float16
     half_down: bool = False  # the model as float16
     bound: int = BOUND  # bytes of a message
-    poll: float = 0.2  # seconds between two looks for replies
+    poll: float = 0.1  # seconds between two looks for replies, at first; a long wait is looked at less often
 
 
 @dataclass
@@ -122,7 +123,7 @@ class GridFederation:
             done = not exchange.sent and (exchange.seconds or not exchange.waiting)
             if done or passed >= limit:
                 break
-            self._sleep(min(self._wire.poll, limit - passed))
+            self._sleep(min(pace(passed, self._wire.poll), limit - passed))
         passed = self._clock() - exchange.start
         self._close(exchange, passed)
         median = median_of(list(exchange.seconds.values()))

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines.flower.app import toml, value_toml
 from holdfast.engines.flower.keys import make_keys
+from holdfast.engines.flower.tables import pairs, toml
 from holdfast.errors import HoldfastError
 from holdfast.files import make_folder
 
@@ -101,8 +101,9 @@ class Local:
             security = ["--root-certificates", str(ca or self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
         port = str(free_port())
-        node = [self._command("flower-supernode"), "--superlink", superlink or f"127.0.0.1:{self.port}"]
-        node += ["--port", port, "--isolation", "process", "--node-config", pairs(words), *security]
+        node = [sys.executable, "-m", "holdfast.engines.flower.waits"]  # flower-supernode, with short waits
+        node += ["--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
+        node += ["--isolation", "process", "--node-config", pairs(words), *security]
         work = [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"]
         self._start(site, [*work, *(["--app", str(app.resolve())] if app else []), "--", *node])
 
@@ -186,15 +187,6 @@ def local(folder: Path, sites: list[str], secure: bool = True) -> Iterator[Local
         yield here
     finally:
         here.close()
-
-
-def pairs(table: Mapping[str, Any]) -> str:
-    """A table as Flower's command line reads it.
-
-    >>> pairs({"site": "north", "partition-id": 0})
-    'site="north" partition-id=0'
-    """
-    return " ".join(f"{key}={value_toml(value)}" for key, value in table.items())
 
 
 def end_with_parent() -> None:

@@ -30,6 +30,7 @@ from holdfast.engines.flower.inprocess import InProcessGrid
 from holdfast.engines.flower.policy import fingerprint_of
 from holdfast.engines.flower.puller import Puller
 from holdfast.engines.flower.sites import Sites, usual_names
+from holdfast.engines.flower.waits import shorten_grid
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan
@@ -92,6 +93,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         half_up, half_down = HALF[settings["half"]]
+        shorten_grid()
         federation = GridFederation(
             grid,
             Sites(names, folder and folder / "sites.json"),

@@ -3,6 +3,11 @@
 experiments = ["3f5a..."]   # fingerprints of the experiments it takes part in; left out: any
 max_rounds = 50             # how often it trains for one experiment
 digest = true               # whether a digest of its data may leave the house
+
+[privacy]                   # what digests and updates may cost in all, for the site's ledger: see privacy/ledger.py
+max_epsilon = 3.0
+delta = 1e-5
+modes = ["moments"]
 """
 
 from __future__ import annotations
@@ -14,9 +19,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from holdfast.engines.flower.tables import toml
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import Experiment
 from holdfast.files import append_line, make_folder, read_lines, write_file
+from holdfast.privacy.house import POLICY
+from holdfast.privacy.ledger import read_policy
 
 
 @dataclass(frozen=True)
@@ -26,9 +34,11 @@ class SitePolicy:
     experiments: tuple[str, ...] | None = None
     max_rounds: int | None = None
     digest: bool = True
+    privacy: dict[str, Any] | None = None
 
 
-KINDS: dict[str, type] = {"experiments": list, "max_rounds": int, "digest": bool}
+KINDS: dict[str, type] = {"experiments": list, "max_rounds": int, "digest": bool, "privacy": dict}
+CARRIED = "# Written from [privacy] of the site's policy file: change it there."
 
 
 def read_site_policy(path: Path) -> SitePolicy:
@@ -51,6 +61,23 @@ def read_site_policy(path: Path) -> SitePolicy:
             raise HoldfastError(f"policy {path}: experiments must be a list of fingerprints.")
         table["experiments"] = tuple(table["experiments"])
     return SitePolicy(**table)
+
+
+def carry_privacy(policy: SitePolicy, folder: Path) -> None:
+    """Put the policy's [privacy] where whatever the site releases looks for it (privacy/house.py), and check it."""
+    path = folder / POLICY
+    ours = path.exists() and path.read_text(encoding="utf-8").startswith(CARRIED)
+    if policy.privacy is None:
+        if ours:
+            path.unlink()
+        return
+    if path.exists() and not ours:
+        raise HoldfastError(f"{path} and [privacy] of the site's policy both say what may leave; keep one of them.")
+    text = f"{CARRIED}\n{toml(policy.privacy)}\n".encode()
+    if not ours or path.read_bytes() != text:
+        make_folder(folder)
+        write_file(path, text)
+    read_policy(path)
 
 
 def fingerprint_of(experiment: Experiment) -> str:

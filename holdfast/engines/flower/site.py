@@ -26,6 +26,7 @@ from holdfast.core import Message
 from holdfast.engines.flower.codec import BOUND, Letter, decode, encode
 from holdfast.engines.flower.policy import (
     SitePolicy,
+    carry_privacy,
     check_experiment,
     count_training,
     draw_token,
@@ -69,8 +70,7 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
     def hello(packet: Packet, context: Context) -> Packet:
         try:
             site = Site(experiment, context.node_config)
-            check_experiment(site.policy, site.fingerprint)
-            said = Letter(-1, -1, "hello", scalars={"site": site.name, "token": draw_token(site.folder)})
+            said = Letter(-1, -1, "hello", scalars={"site": site.name, "token": site.token})
         except HoldfastError as error:
             said = Letter(-1, -1, "hello", error=str(error))
         return Packet(encode(said), reply_to=packet)
@@ -93,7 +93,8 @@ class Site:
         if not config.get("folder"):
             raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
         self.folder = Path(str(config["folder"])).expanduser()
-        self.policy = read_site_policy(Path(str(config["policy"]))) if config.get("policy") else SitePolicy()
+        self.token = draw_token(self.folder)  # also makes the folder known as a site's, with one ledger for all
+        self.policy = SitePolicy()
         self.fingerprint = fingerprint_of(self.experiment)
 
     @property
@@ -103,6 +104,9 @@ class Site:
 
     def check(self, letter: Letter) -> None:
         """Refuse what the site's policy does not allow, and what was meant for another experiment."""
+        if self.config.get("policy"):
+            self.policy = read_site_policy(Path(str(self.config["policy"])))
+            carry_privacy(self.policy, self.folder)
         check_experiment(self.policy, self.fingerprint)
         if letter.experiment != self.fingerprint:
             raise HoldfastError(

@@ -1,0 +1,102 @@
+"""Shorter waits than Flower's own: an exchange then costs tenths of a second, not seconds.
+
+A SuperNode asks for work every 3 s and looks for its app's reply every 0.5 s; whoever finds a message whose parts are
+still on their way, here or at the moderator, waits a second and then longer. None of this can be set, so in Holdfast's
+own processes the names that Flower waits by are bound anew. A Flower without these names waits as it likes: that is
+one line in the log, and slower. HOLDFAST_WAITS=flower in the environment leaves all waits as they are.
+
+    python -m holdfast.engines.flower.waits ...      is flower-supernode ... with short waits
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+
+log = logging.getLogger("holdfast")
+LEAST, MOST = 0.05, 1.0  # seconds between two looks
+SHARE = 0.1  # of what was waited already: how long to wait for the next look
+IDLE = 1.0  # seconds: who would sleep longer than this has no work
+
+
+def pace(waited: float, least: float = LEAST, most: float = MOST) -> float:
+    """Seconds until the next look: soon after the start, seldom in a long wait, never late by more than a tenth.
+
+    >>> pace(0.2), pace(3.0), round(pace(60.0), 2)
+    (0.05, 0.30000000000000004, 1.0)
+    """
+    return min(most, max(least, SHARE * waited))
+
+
+class Sleep:
+    """A sleep in place of a SuperNode's: a tenth of its idle time so far while it has no work, else the least."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._idle_since: float | None = None
+
+    def __call__(self, seconds: float) -> None:
+        if seconds < IDLE:  # it waits for its app
+            self._idle_since = None
+            self._sleep(min(seconds, LEAST))
+            return
+        now = self._clock()
+        if self._idle_since is None:
+            self._idle_since = now
+        self._sleep(min(seconds, pace(now - self._idle_since)))
+
+
+def shorten_node() -> None:
+    """Let the SuperNode of this process wait for less long."""
+    module = "flwr.supernode.start_client_internal"
+    bind(module, "time", lambda flowers: SimpleNamespace(**{**vars(flowers), "sleep": Sleep()}))
+    bind(module, "pull_objects", impatient)
+
+
+def shorten_app() -> None:
+    """Let the process that works for a SuperNode wait for less long."""
+    bind("flwr.supercore.inflatable.inflatable_utils", "pull_objects", impatient)
+
+
+def shorten_grid() -> None:
+    """Let the moderator of this process wait for less long."""
+    bind("flwr.superlink.grid.http_grid", "pull_objects", impatient)
+
+
+def impatient(pull_objects: Callable[..., object]) -> Callable[..., object]:
+    """Flower's pull_objects, which looks for a part again soon, and for as long as it would."""
+    return partial(pull_objects, initial_backoff=LEAST, backoff_cap=MOST, max_tries_per_object=None)
+
+
+def bind(module: str, name: str, change: Callable[..., object]) -> None:
+    """Bind a name of Flower's anew, once; a Flower that has no such name is left as it is."""
+    if os.environ.get("HOLDFAST_WAITS") == "flower":
+        return
+    try:
+        home = import_module(module)
+        found = getattr(home, name)
+    except (ImportError, AttributeError) as error:
+        log.warning("This Flower waits by other names, so exchanges take some seconds longer (%s).", error)
+        return
+    if not getattr(home, f"_holdfast_{name}", False):
+        setattr(home, name, change(found))
+        setattr(home, f"_holdfast_{name}", True)
+
+
+def main() -> None:
+    """flower-supernode, with short waits."""
+    from flwr.supernode.cli import flower_supernode
+
+    shorten_node()
+    flower_supernode()
+
+
+if __name__ == "__main__":
+    main()

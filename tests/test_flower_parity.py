@@ -8,11 +8,13 @@ import pytest
 import torch
 from engine_helpers import assert_same_run, experiment
 from flower_helpers import in_process, play
+from release_helpers import experiment as with_digests
 
 from holdfast.algorithms import ALGORITHMS
 from holdfast.experiment import Experiment, from_table
 from holdfast.files import read_lines
 from holdfast.play import run
+from holdfast.trust import TRUSTS
 
 JOBS = ("train", "evaluate")
 
@@ -35,27 +37,36 @@ def test_each_algorithm_gives_the_same_bits_with_clients_that_come_and_go(tmp_pa
     assert_same_run(play(tmp_path, wanted), run(wanted))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "model"), [("fedavg", "features"), ("scaffold", "full"), ("feddyn", "features"), ("fedavg", "full")]
-)
-def test_feddig_gives_the_same_bits_while_its_clients_leave(tmp_path: Path, algorithm: str, model: str) -> None:
-    wanted = pictures(algorithm=algorithm, absence="feddig", model=model, scenario="sequential", rounds=6)
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_each_algorithm_with_feddig_gives_the_same_bits_while_clients_leave(tmp_path: Path, algorithm: str) -> None:
+    wanted = with_digests(algorithm=algorithm, absence="feddig", scenario="sequential")
     history = play(tmp_path, wanted)
     assert_same_run(history, run(wanted))
     assert any(record.stand_ins for record in history.records)
 
 
-@pytest.mark.parametrize("trust", ["fedtest:2", "servertest", "median"])
-def test_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: Path, trust: str) -> None:
-    absence = {"absence": "feddig", "model": "features"} if trust == "servertest" else {"model": "cnn"}
-    wanted = pictures(trust=trust, rounds=2, attack="signflip", attackers=1, **absence)
+def test_feddig_with_guidance_gives_the_same_bits(tmp_path: Path) -> None:
+    wanted = pictures(algorithm="scaffold", absence="feddig", model="full", scenario="sequential")
+    assert_same_run(play(tmp_path, wanted), run(wanted))
+
+
+@pytest.mark.parametrize("trust", sorted(TRUSTS))
+def test_each_rule_of_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: Path, trust: str) -> None:
+    wanted = with_digests(
+        clients=7, rounds=2, absence="feddig", trust=trust, attack="signflip", attackers=1, scenario="none"
+    )
     history, reference = play(tmp_path, wanted), run(wanted)
     assert_same_run(history, reference)
     assert [record.scores for record in history.records] == [record.scores for record in reference.records]
-    if trust == "fedtest:2":  # the moderator relays the models: three of them to each of two testers
-        relayed = [line for line in read_lines(tmp_path / "run" / "exchanges.jsonl") if line["job"] not in JOBS]
-        assert len(relayed) == 2
-        assert history.bytes_down == reference.bytes_down > 0
+    assert [record.weights for record in history.records] == [record.weights for record in reference.records]
+
+
+def test_the_moderator_relays_models_to_the_testers_and_counts_the_bytes(tmp_path: Path) -> None:
+    wanted = pictures(trust="fedtest:2", rounds=2, model="cnn")
+    history, reference = play(tmp_path, wanted), run(wanted)
+    relayed = [line for line in read_lines(tmp_path / "run" / "exchanges.jsonl") if line["job"] not in JOBS]
+    assert len(relayed) == 2
+    assert history.bytes_down == reference.bytes_down > 0
 
 
 def test_the_model_with_buffers_gives_the_same_bits(tmp_path: Path) -> None:

@@ -93,7 +93,10 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         half_up, half_down = HALF[settings["half"]]
-        shorten_grid()
+        pull = None
+        if not isinstance(grid, InProcessGrid):
+            shorten_grid()
+            pull = Puller(grid).pull
         federation = GridFederation(
             grid,
             Sites(names, folder and folder / "sites.json"),
@@ -107,7 +110,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
             folder and folder / "exchanges.jsonl",
-            None if isinstance(grid, InProcessGrid) else Puller(grid).pull,
+            pull,
         )
         federation.gather(settings["gather"])
         return federation

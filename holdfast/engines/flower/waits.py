@@ -1,9 +1,10 @@
 """Shorter waits than Flower's own: an exchange then costs tenths of a second, not seconds.
 
 A SuperNode asks for work every 3 s and looks for its app's reply every 0.5 s; whoever finds a message whose parts are
-still on their way, here or at the moderator, waits a second and then longer. None of this can be set, so in Holdfast's
-own processes the names that Flower waits by are bound anew. A Flower without these names waits as it likes: that is
-one line in the log, and slower. HOLDFAST_WAITS=flower in the environment leaves all waits as they are.
+still on their way, here or at the moderator, waits a second and then longer. A node that was killed is missed, and let
+in again, after two heartbeats of 30 s. None of this can be set, so in Holdfast's own processes the names that Flower
+waits by are bound anew. A Flower without these names waits as it likes: that is one line in the log, and slower.
+HOLDFAST_WAITS=flower in the environment leaves all waits as they are.
 
     python -m holdfast.engines.flower.waits ...      is flower-supernode ... with short waits
 """
@@ -21,6 +22,7 @@ from types import SimpleNamespace
 log = logging.getLogger("holdfast")
 LEAST, MOST = 0.05, 1.0  # seconds between two looks
 SHARE = 0.1  # of what was waited already: how long to wait for the next look
+HEARTBEAT = 10  # seconds, the least that a SuperLink takes: a node is missed after two of them
 IDLE = 1.0  # seconds: who would sleep longer than this has no work
 
 
@@ -58,6 +60,9 @@ def shorten_node() -> None:
     module = "flwr.supernode.start_client_internal"
     bind(module, "time", lambda flowers: SimpleNamespace(**{**vars(flowers), "sleep": Sleep()}))
     bind(module, "pull_objects", impatient)
+    name = "HEARTBEAT_DEFAULT_INTERVAL"
+    if bind("flwr.supercore.heartbeat", name, lambda _: HEARTBEAT):  # sent so often; only then may it be promised
+        bind("flwr.supernode.fleet_http_connection", name, lambda _: HEARTBEAT)
 
 
 def shorten_app() -> None:
@@ -75,19 +80,20 @@ def impatient(pull_objects: Callable[..., object]) -> Callable[..., object]:
     return partial(pull_objects, initial_backoff=LEAST, backoff_cap=MOST, max_tries_per_object=None)
 
 
-def bind(module: str, name: str, change: Callable[..., object]) -> None:
-    """Bind a name of Flower's anew, once; a Flower that has no such name is left as it is."""
+def bind(module: str, name: str, change: Callable[..., object]) -> bool:
+    """Bind a name of Flower's anew, once; a Flower that has no such name is left as it is. Whether it is bound."""
     if os.environ.get("HOLDFAST_WAITS") == "flower":
-        return
+        return False
     try:
         home = import_module(module)
         found = getattr(home, name)
     except (ImportError, AttributeError) as error:
         log.warning("This Flower waits by other names, so exchanges take some seconds longer (%s).", error)
-        return
+        return False
     if not getattr(home, f"_holdfast_{name}", False):
         setattr(home, name, change(found))
         setattr(home, f"_holdfast_{name}", True)
+    return True
 
 
 def main() -> None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from engine_helpers import pictures
+from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from holdfast.core import Message
 from holdfast.engines.flower.codec import decode, encode
 from holdfast.engines.flower.inprocess import InProcessGrid
-from holdfast.engines.flower.moderator import play_over
+from holdfast.engines.flower.moderator import engine_over, play_over, read_settings
 from holdfast.engines.flower.site import client_app
-from holdfast.experiment import Experiment
+from holdfast.experiment import Experiment, load
+from holdfast.plan import make_plan
 from holdfast.runs import History
 from holdfast.tasks import Task
 
@@ -52,9 +60,68 @@ def play(folder: Path, experiment: Experiment, grid: InProcessGrid | None = None
     return play_over(grid or in_process(folder, experiment), experiment, chosen)
 
 
-def spoil(app: ClientApp, change: Callable[[Any, Any], Any]) -> ClientApp:
+class Spoilt(ClientApp):
     """An app whose replies pass through change(packet, reply)."""
-    return lambda packet, context: change(packet, app(packet, context))  # type: ignore[return-value]
+
+    def __init__(self, app: ClientApp, change: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self._app, self._change = app, change
+
+    def __call__(self, packet: Packet, context: Context) -> Packet:
+        return self._change(packet, self._app(packet, context))  # type: ignore[no-any-return]
+
+
+def nosy(file: Path) -> ServerApp:
+    """A moderator that plays, then asks for a job that nobody knows, and writes down what it hears."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = read_settings(context.run_config)
+        wanted, out = load(file), Path(settings["out"])
+        play_over(grid, wanted, settings)
+        federation = engine_over(grid, settings)(make_plan(wanted), None)
+        answers = federation.ask([Message(client, 9, "tell me everything") for client in range(wanted.clients)])
+        (out / "heard.json").write_text(json.dumps([answer.reason for answer in answers]))  # type: ignore[union-attr]
+
+    return app
+
+
+class Gate:
+    """Stands between a site and its SuperLink; once shut, the next upload stops in the middle, and waits there."""
+
+    SURELY_AN_UPLOAD = 1 << 15  # bytes up with none down in between: other requests have far fewer
+
+    def __init__(self, port: int) -> None:
+        self.shut, self.held = threading.Event(), threading.Event()
+        self._port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            theirs, _ = self._server.accept()
+            with suppress(OSError):  # the SuperLink is down: the site hangs up
+                ours = socket.create_connection(("127.0.0.1", self._port))
+                burst = [0]
+                threading.Thread(target=self._up, args=(theirs, ours, burst), daemon=True).start()
+                threading.Thread(target=self._down, args=(ours, theirs, burst), daemon=True).start()
+
+    def _up(self, site: socket.socket, link: socket.socket, burst: list[int]) -> None:
+        with suppress(OSError), closing(link):
+            while data := site.recv(1 << 12):
+                burst[0] += len(data)
+                if self.shut.is_set() and burst[0] > self.SURELY_AN_UPLOAD:
+                    self.held.set()
+                else:
+                    link.sendall(data)
+
+    def _down(self, link: socket.socket, site: socket.socket, burst: list[int]) -> None:
+        with suppress(OSError), closing(site):
+            while data := link.recv(1 << 16):
+                burst[0] = 0
+                site.sendall(data)
 
 
 def unhurried_loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

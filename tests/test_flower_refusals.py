@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engine_helpers import experiment
-from flower_helpers import hostile, nodes, play, spoil
+from flower_helpers import Spoilt, hostile, nodes, play
 from flwr.app import Message as Packet
 
 from holdfast.core import Absent, Message
@@ -35,7 +35,7 @@ def test_a_registered_name_counts_and_a_stranger_has_no_place() -> None:
 
 def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
     wanted = experiment(clients=5, partition="iid", rounds=1)
-    grid = InProcessGrid(spoil(client_app(wanted), hostile), nodes(tmp_path, 5))
+    grid = InProcessGrid(Spoilt(client_app(wanted), hostile), nodes(tmp_path, 5))
     record = play(tmp_path, wanted, grid, max_bytes=100_000).records[0]
     assert "is not finite" in record.refused[0]
     assert "expected float32" in record.refused[1]

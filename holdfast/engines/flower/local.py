@@ -135,20 +135,22 @@ class Local:
             process.wait()
 
     def close(self) -> None:
-        """Take everything down: ask, wait a little, then insist."""
-        for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGCONT)
-                os.killpg(process.pid, signal.SIGTERM)
-        patience = time.monotonic() + GRACE
-        for process in self.processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, patience - time.monotonic()))
-        for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what outlived the head of its group
-            process.wait()
-        self.processes.clear()
+        """Take everything down: ask, wait a little, then insist; a second Ctrl-C ends the waiting."""
+        try:
+            for process in self.processes.values():
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGCONT)
+                    os.killpg(process.pid, signal.SIGTERM)
+            patience = time.monotonic() + GRACE
+            for process in self.processes.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, patience - time.monotonic()))
+        finally:
+            for process in self.processes.values():
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what outlived the head of its group
+                process.wait()
+            self.processes.clear()
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         make_folder(self.home)

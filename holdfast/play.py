@@ -21,6 +21,7 @@ from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.export import about_model
+from holdfast.memory import Memory
 from holdfast.models import fill
 from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
@@ -119,11 +120,17 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
     """The experiment's clients on an engine, with its scenario and its hostile clients played on them."""
     federation = engine(plan, folder)
     if plan.attack is not None:
-        federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed)
+        memory = hostile_memory(plan, folder)
+        federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
     try:
         yield Staged(federation, plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
         federation.close()
+
+
+def hostile_memory(plan: Plan, folder: Path | None) -> Memory:
+    """What the hostile clients keep together, with the run, so that it resumes to the same bits."""
+    return Memory(folder and folder / "hostile", keep=2 * plan.experiment.checkpoint_every + 2)
 
 
 @contextmanager

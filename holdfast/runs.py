@@ -5,6 +5,7 @@ environment.jsonl     versions and machine, one line for each start or resume
 rounds.jsonl          one line for each round
 checkpoints/          the state between two rounds, the last few
 digests/, clients/    what stands in for clients; what clients remember (on one machine they live here)
+hostile/              what hostile clients that look back remember together (an experiment with attackers only)
 model.safetensors     the final model
 manifest.jsonl        SHA-256 of every file but the .jsonl ones
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_helpers import assert_same_run, experiment
 from torch import nn
 
 from holdfast.attacks import ATTACKS, backdoor_success, tamper_updates
@@ -15,7 +17,9 @@ from holdfast.attacks.data import Backdoor, LabelFlip
 from holdfast.attacks.tensors import Malformed, Relayer
 from holdfast.choices import Choice, choose
 from holdfast.errors import HoldfastError
+from holdfast.play import resume, run
 from holdfast.randomness import rng
+from holdfast.round import Record
 from holdfast.tasks import Samples
 
 
@@ -189,3 +193,18 @@ def test_digests_are_spoiled() -> None:
     assert torch.equal(kept, features)
     assert swapped.tolist() == [[0.25, 0.25, 0.5]]
     assert chosen("falsedigest").spoil(features, torch.tensor([0]), 3, generator)[1].tolist() == [2]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_free_rider_that_looks_back_resumes_to_the_same_bits(every: int, tmp_path: Path) -> None:
+    wanted = experiment(attack="freerider:previous", attackers=1, rounds=7, checkpoint_every=every)
+
+    def stop(record: Record) -> None:
+        if record.round == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(wanted, tmp_path / "out", stop)
+    assert_same_run(resume(tmp_path / "out"), run(wanted))
+    run(experiment(attack="signflip", attackers=1, rounds=1), tmp_path / "other")
+    assert not (tmp_path / "other" / "hostile").exists()  # only who looks back keeps anything

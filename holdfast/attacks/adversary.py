@@ -14,19 +14,27 @@ import torch
 
 from holdfast.attacks import awake, tamper_updates
 from holdfast.core import Absent, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.errors import HoldfastError
+from holdfast.memory import Memory
 from holdfast.randomness import rng
 
 
 class Adversary:
     """A federation in which some clients are hostile."""
 
-    def __init__(self, federation: Federation, attack: Any, hostile: Collection[int], seed: int) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        attack: Any,
+        hostile: Collection[int],
+        seed: int,
+        memory: Memory | None = None,
+    ) -> None:
         self._federation = federation
         self._attack = attack
         self._hostile = frozenset(hostile)
         self._seed = seed
-        self._model: Tensors | None = None
-        self._previous: Tensors | None = None  # how the model moved in the round before: free-riders send that
+        self._memory = memory or Memory()  # the model of each round, for attacks that look back
 
     @property
     def clients(self) -> Sequence[int]:
@@ -47,16 +55,23 @@ class Adversary:
         self._federation.close()
 
     def _exchange_updates(self, replies: list[Reply | Absent], model: Tensors, round: int) -> list[Reply | Absent]:
-        if self._model is not None:
-            self._previous = {name: model[name] - self._model[name] for name in model}
-        self._model = {name: tensor.clone() for name, tensor in model.items()}
+        previous = self._moved(model, round) if getattr(self._attack, "looks_back", False) else None
         heard = [reply for reply in replies if isinstance(reply, Reply)]
         ours = [reply for reply in heard if reply.client in self._hostile]
         others = [unpack(reply.tensors, "delta") for reply in heard if reply.client not in self._hostile]
         own = [unpack(reply.tensors, "delta") for reply in ours]
-        sent = tamper_updates(self._attack, own, others, model, self._generator(round), self._previous)
+        sent = tamper_updates(self._attack, own, others, model, self._generator(round), previous)
         false = {reply.client: with_delta(reply, delta) for reply, delta in zip(ours, sent, strict=True)}
         return [false.get(reply.client, reply) for reply in replies]
+
+    def _moved(self, model: Tensors, round: int) -> Tensors | None:
+        """How the model moved since the round before, if the hostile clients were asked then."""
+        try:
+            before = self._memory.read(round - 1)
+        except HoldfastError:
+            before = {}
+        self._memory.write(round, {name: tensor.clone() for name, tensor in model.items()})
+        return {name: model[name] - before[name] for name in model} if before else None
 
     def _exchange_report(self, reply: Reply | Absent, round: int) -> Reply | Absent:
         if isinstance(reply, Absent) or reply.client not in self._hostile:

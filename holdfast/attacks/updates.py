@@ -26,7 +26,7 @@ class Sight:
     honest: Tensor  # (g, d): the deltas of the others; only for the omniscient
     model: Tensor  # (d,): the model they were sent
     generator: torch.Generator
-    previous: Tensor | None = None  # (d,): how the model moved in the round before
+    previous: Tensor | None = None  # (d,): how the model moved in the round before; only for those that `looks_back`
 
     def noise(self) -> Tensor:
         """Standard normal values in the shape of their deltas."""
@@ -247,6 +247,10 @@ class FreeRider:
     since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = False
+
+    @property
+    def looks_back(self) -> bool:
+        return self.manner == "previous"
 
     def tamper(self, sight: Sight) -> Tensor:
         if self.manner == "noise":

@@ -50,7 +50,7 @@ def audits() -> None:
 def membership() -> None:
     """The best test against one who knows all other records: the worst pair, and 200 random pairs."""
     task = load_task("fashion-mini", None)
-    features = make_encoder("scattering", task.shape).encode(task.train.inputs[0][:1000]).double().numpy()
+    features = make_encoder("scattering:64", task.shape).encode(task.train.inputs[0][:1000]).double().numpy()
     labels = task.train.labels[:1000].tolist()
     pairs = np.random.default_rng(0).integers(0, 1000, (200, 2))
     for epsilon in (10.0, 3.0, 1.0):
@@ -76,7 +76,7 @@ def membership() -> None:
 def reconstruction() -> None:
     """Decoders on what a release leaves of 500 records, beside the class-mean picture."""
     task = load_task("fashion-mini", None)
-    encoder = make_encoder("scattering", task.shape)
+    encoder = make_encoder("scattering:64", task.shape)
     own, others = task.train.take(torch.arange(500)), task.train.take(torch.arange(1000, 3000))
     for options in (FedDig(spd=1), FedDig(spd=4), FedDig(mode="moments", epsilon=10.0), FedDig(mode="moments")):
         for seen in attacks_on(options, claim_of(options, (64,), 10), encoder, own, others, 10):
@@ -90,7 +90,7 @@ def reconstruction() -> None:
 def speed(folder: str) -> None:
     """Moment digests of all 60,000 training images of Fashion-MNIST: encoding, quantising, noise, sealing."""
     task = load_task("fashion-mnist", Path(folder))
-    encoder = make_encoder("scattering", task.shape)
+    encoder = make_encoder("scattering:64", task.shape)
     start, used = time.perf_counter(), time.process_time()
     features = encoder.encode(task.train.inputs[0])
     encoded = time.perf_counter()

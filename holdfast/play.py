@@ -153,7 +153,7 @@ class Judge:
         self._absence = plan.method.absence
         self._model: nn.Module = plan.model()
         self._federation = federation
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
     def evaluate(self, state: State, record: Record) -> Record:
         """The record with accuracy overall, for each class, and at each client (also those that are away)."""

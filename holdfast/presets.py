@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
 from holdfast.errors import HoldfastError, nearest
+from holdfast.experiment import set_key
 from holdfast.trust import TRUSTS
 
 KINDS: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "absence": ABSENCES, "trust": TRUSTS}
@@ -41,16 +42,34 @@ def parse_method(text: str) -> dict[str, Any]:
     """
     chosen: dict[str, Any] = {}
     for part in text.split("+"):
-        name = part.split(":")[0]
-        if part in PRESETS:
-            keys = PRESETS[part]
-        else:
-            kinds = [kind for kind, names in KINDS.items() if name in names]
-            if not kinds:
-                every = [other for names in (*KINDS.values(), PRESETS) for other in names]
-                raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, every)}")
-            keys = {kinds[0]: part}
+        keys = PRESETS[part] if part in PRESETS else {kind_of(part, text): part}
         if twice := keys.keys() & chosen.keys():
             raise HoldfastError(f"method {text!r} says twice what the {sorted(twice)[0]} is.")
         chosen |= keys
+    return chosen
+
+
+def kind_of(part: str, text: str) -> str:
+    """Which of the three choices a part of a method makes."""
+    name = part.split(":")[0]
+    kinds = [kind for kind, names in KINDS.items() if name in names]
+    if not kinds:
+        every = [other for names in (*KINDS.values(), PRESETS) for other in names]
+        raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, every)}")
+    return kinds[0]
+
+
+def with_method(table: Mapping[str, Any], text: str, changes: Iterable[str]) -> dict[str, Any]:
+    """The table with a method's keys and the user's changes; these beat a preset, but not what the method names itself.
+
+    >>> with_method({}, "feddig-paper", ["encoder=random", "absence.spd=8"])["encoder"]
+    'random'
+    >>> with_method({}, "fedprox", ["algorithm=fednova", "algorithm.mu=0.1"])
+    {'algorithm': {'name': 'fedprox', 'mu': '0.1'}}
+    """
+    chosen = {**table, **parse_method(text)}
+    named = {kind_of(part, text) for part in text.split("+") if part not in PRESETS}
+    for change in changes:
+        if change.partition("=")[0].strip() not in named:
+            set_key(chosen, change)
     return chosen

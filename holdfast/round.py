@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,6 +47,7 @@ class Bench:
     metric: Metric = right_or_wrong
     about: About = field(default_factory=About)
     producer: nn.Module | None = None
+    opened: dict[int, tuple[Tensors, Any]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
 
 
 @dataclass(frozen=True)

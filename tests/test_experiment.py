@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.choices import Choice
+from holdfast.cli.comparing import Conditions, combinations
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table, load, set_key
 from holdfast.presets import parse_method
@@ -209,6 +210,14 @@ def test_an_option_changed_on_the_usual_choice() -> None:
 )
 def test_methods(text: str, chosen: dict[str, str]) -> None:
     assert parse_method(text) == chosen
+
+
+def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:
+    preset = combinations("feddig-paper", Conditions(), None, ["absence.spd=8", "encoder=random", "model=features"])[0]
+    assert (preset.encoder.name, preset.model.name, preset.trust.name) == ("random", "features", "uniform")
+    assert (preset.absence.options["spd"], preset.absence.options["epsilon"]) == ("8", 0.005)
+    named = combinations("fedprox:0.1+feddig", Conditions(), None, ["absence.spd=8", "algorithm=fednova", "lr=0.5"])[0]
+    assert (str(named.algorithm), str(named.absence), named.lr) == ("fedprox:0.1", "feddig spd=8", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ import pytest
 import torch
 from feddig_helpers import OneLayer, Script, digest_of, method_with, reply, sealed, start
 
-from holdfast.absence import FedDig
+from holdfast.absence import FedDig, release
 from holdfast.absence.feddig import StandIns
+from holdfast.algorithms import AdaBest, FedAvg, FedDyn, Scaffold
 from holdfast.client import train
 from holdfast.core import Absent, Message, Reply, State, Tensors
 from holdfast.digests import open_digest
@@ -194,6 +195,47 @@ def test_a_digest_travels_once_and_a_refreshed_one_replaces_it() -> None:
     assert held[1] is DIGESTS[1]["manifest"]
     assert held[2] is newer["manifest"]
     assert held[3] is newer["manifest"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "times"),
+    [(FedAvg(), 1.0), (AdaBest(mu=0.0, beta=0.5), 1.75), (FedDyn(alpha=0.1), 3.0), (Scaffold(), 1.0)],
+    ids=repr,
+)
+def test_the_server_step_counts_once_whatever_the_algorithm_remembers(algorithm: FedAvg, times: float) -> None:
+    """Both clients send D in the first round, nothing in the second; only the first has a server step, s.
+
+    AdaBest  m_1 = D, w = D + D/2, then s: 1.5 D + s. The second mean is that; w = 1.5 D + s + (1.5 D - D)/2: s once.
+    FedDyn   h = -alpha D, w = D + D, then s; the second round adds D once more: 3 D + s.
+    """
+    with_step, without = (method_with(FedDig(settle="always", server_epochs=n), algorithm) for n in (1, 0))
+    begun = replace(start(without), digests=DIGESTS)
+    state, _ = play_round(begun, Script(2, both), with_step)
+    step = w(state) - w(play_round(begun, Script(2, both), without)[0])
+    assert float(step.abs().max()) > 0.01
+    after, _ = play_round(state, Script(2, lambda message: reply(message.client, ZERO)), without)
+    torch.testing.assert_close(w(after), times * torch.tensor(FROM_CLIENT_0) + step, atol=1e-6, rtol=0)
+
+
+def test_a_digest_is_unpacked_once_and_a_newer_one_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[Tensors] = []
+
+    def counted(tensors: Tensors, **facts: object) -> object:
+        unpacked.append(tensors)
+        return open_digest(tensors, **facts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(release, "open_digest", counted)
+    method = method_with(FedDig())
+    state = replace(start(method), digests=DIGESTS)
+    for _ in range(3):
+        state, _ = play_round(state, Script(2, only_client_0), method)
+    assert len(unpacked) == 2
+    newer = sealed(digest_of([[1.0, 0.0]], [[0.0, 1.0]]))
+    state, _ = play_round(replace(state, digests={**DIGESTS, 1: newer}), Script(2, only_client_0), method)
+    assert len(unpacked) == 3
+    kept, _ = play_round(state, Script(2, only_client_0), method)
+    anew, _ = play_round(state, Script(2, only_client_0), method_with(FedDig()))
+    assert torch.equal(w(kept), w(anew))
 
 
 def test_a_late_joiners_digest_counts_from_its_first_round_on() -> None:

@@ -202,16 +202,17 @@ class FedDig(Nothing):
     ) -> State:
         """Lines 20-22, and the memories of the clients as the moderator follows them."""
         absence = {**after.absence, **follow_memories(before, after, updates, method)}
-        model = after.model
+        model, memory = after.model, after.algorithm
         if after.digests and self.server_epochs and (absent or self.settle == "always"):
             model, guidance = self.learn_from_digests(after, method)
             absence |= guidance
             if self.literal:
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
+            memory = method.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         if self.ema:
             past = unpack(absence, "ema") or model
             absence |= pack(ema={n: self.ema * past[n] + (1 - self.ema) * model[n] for n in model})
-        return replace(after, model=model, absence=absence)
+        return replace(after, model=model, algorithm=memory, absence=absence)
 
     def learn_from_digests(self, state: State, method: Method) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
@@ -240,7 +241,8 @@ class StandIns(NoStandIns):
 
     def __init__(self, feddig: FedDig, state: State, method: Method) -> None:
         self._feddig, self._state, self._method = feddig, state, method
-        self._thread = ThreadPoolExecutor(1)
+        # Told to a new thread, since convolutions there would otherwise use all cores: slower, and other bits.
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
         presumed = [client for client in state.absent if client in state.digests]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 

@@ -214,9 +214,19 @@ def receive_one(options: FedDig, method: Method, reply: Reply, sealed: Tensors) 
     """Refuse a release that is damaged, absurd, or not what this run asked for."""
     if options.mode == "moments":
         where = "moment digest"
-        check_moments(open_moments_for(options, method, sealed), where, int(reply.scalars["samples"]))
+        check_moments(opened(options, method, reply.client, sealed), where, int(reply.scalars["samples"]))
     else:
-        open_for(method, sealed)
+        opened(options, method, reply.client, sealed)
+
+
+def opened(options: FedDig, method: Method, client: int, sealed: Tensors) -> Any:
+    """A client's release, checked and unpacked: once, not in every round that it is in force."""
+    kept = method.bench.opened.get(client)
+    if kept is None or kept[0] is not sealed:
+        moments = options.mode == "moments"
+        kept = (sealed, open_moments_for(options, method, sealed) if moments else open_for(method, sealed))
+        method.bench.opened[client] = kept
+    return kept[1]
 
 
 def samples_of(
@@ -224,14 +234,14 @@ def samples_of(
 ) -> list[Digest]:
     """Features and soft labels that stand in for each of these clients in this round."""
     if options.mode != "moments":
-        return [open_for(method, digests[client]) for client in clients]
-    opened = {client: open_moments_for(options, method, digests[client]) for client in sorted(digests)}
-    pooled = pool(list(opened.values()))
-    means = dict(zip(opened, shrunk_means(list(opened.values()), pooled), strict=True))
+        return [opened(options, method, client, digests[client]) for client in clients]
+    held = {client: opened(options, method, client, digests[client]) for client in sorted(digests)}
+    pooled = pool(list(held.values()))
+    means = dict(zip(held, shrunk_means(list(held.values()), pooled), strict=True))
     about, found = method.bench.about, []
     for client in clients:
         generator = rng(method.seed, round, client, "moments")
-        features, labels = draw(opened[client], means[client], pooled, generator)
+        features, labels = draw(held[client], means[client], pooled, generator)
         soft = torch.nn.functional.one_hot(labels, about.classes).float()
         count = len(labels)
         found.append(

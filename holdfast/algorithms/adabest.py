@@ -5,6 +5,9 @@ Client i keeps h_i (at first 0) and minimises  L_i(w) - <h_i, w>. With t' the la
     h_i <- h_i / (t - t') + mu (w_t - w_i)                   at the client
     m_t  = sum_i a_i w_i                                     at the moderator
     w   <- m_t - beta (m_{t-1} - m_t)
+
+A step s that the moderator takes of its own (FedDig) moves m_t along: the momentum is the clients', and m_{t+1} - m_t
+would hold s a second time.
 """
 
 from __future__ import annotations
@@ -59,3 +62,6 @@ class AdaBest(FedAvg):
     ) -> tuple[Tensors, Tensors]:
         mean = add(model, average(updates, weights))
         return add(add(mean, mean, self.beta), server, -self.beta), mean
+
+    def moved(self, server: Tensors, step: Tensors) -> Tensors:
+        return add(server, step)

@@ -64,6 +64,10 @@ class FedAvg:
     ) -> tuple[Tensors, Tensors]:
         return add(model, average(updates, weights)), server
 
+    def moved(self, server: Tensors, step: Tensors) -> Tensors:
+        """The moderator's memory once FedDig's server step has moved the averaged model by this much."""
+        return server
+
 
 def average(updates: Sequence[Update], weights: Sequence[float]) -> Tensors:
     """sum_i a_i delta_i."""

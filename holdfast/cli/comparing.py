@@ -20,7 +20,7 @@ from holdfast.experiment import Experiment, from_changes, from_table, load
 from holdfast.files import write_file
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
-from holdfast.presets import parse_method
+from holdfast.presets import with_method
 from holdfast.report.curves import save_curves
 from holdfast.report.words import situation
 from holdfast.runs import History, Run
@@ -76,10 +76,10 @@ def combinations(methods: str, conditions: Conditions, file: Path | None, change
     for scenario, attack, method, seed in product(
         split_choices(conditions.scenarios), attacks, split_choices(methods), conditions.seeds.split(",")
     ):
-        chosen = {**parse_method(method), "scenario": scenario, "seed": seed.strip()}
+        chosen = {**with_method(base, method, changes), "scenario": scenario, "seed": seed.strip()}
         if hostile:
             chosen |= {"attack": attack, "attackers": 0 if attack == "none" else conditions.attackers}
-        experiments.append(from_table({**base, **chosen}))
+        experiments.append(from_table(chosen))
     return experiments
 
 

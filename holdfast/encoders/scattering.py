@@ -47,7 +47,7 @@ JUST_BELOW_ONE = 1.0 - 2.0**-20  # so that rounding cannot lift a length above 1
 class Scattering:
     """Gabor moduli on `directions` principal directions of drawn shapes, re-weighted by (lambda/lambda_1)^-`power`."""
 
-    directions: int = 64
+    directions: int = 128
     power: float = 0.25
 
     def __post_init__(self) -> None:

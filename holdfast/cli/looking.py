@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
 from holdfast.presets import PRESETS
 from holdfast.scenarios import SCENARIOS
+from holdfast.tables import toml
 from holdfast.tasks.named import known_tasks
 from holdfast.tasks.partitions import PARTITIONS, class_counts
 from holdfast.tasks.picture import partition_figure, partition_table
@@ -104,7 +104,11 @@ def list_methods(kind: str | None) -> None:
         console.print(
             "A method is [bold]algorithm\\[+absence]\\[+trust][/], as in fedprox, feddig or scaffold+feddig.\n"
         )
-        show(console, "presets: several keys under one name", {name: in_toml(keys) for name, keys in PRESETS.items()})
+        show(
+            console,
+            "presets: several keys under one name",
+            {name: escape(toml(keys)) for name, keys in PRESETS.items()},
+        )
     for name, (title, choices) in KINDS.items() if kind is None else [(kind, KINDS[kind])]:
         show(console, f"{name}: {title}", {name: about(choice) for name, choice in choices.items()})
 
@@ -116,17 +120,6 @@ def show(console: Console, title: str, rows: Mapping[str, str]) -> None:
         view.add_row(f"[cyan]{name}[/]", text)
     console.print(view)
     console.print()
-
-
-def in_toml(keys: Mapping[str, object]) -> str:
-    """Keys and values as an experiment's file has them."""
-
-    def value(of: object) -> str:
-        if isinstance(of, Mapping):
-            return "{" + ", ".join(f"{key} = {value(each)}" for key, each in of.items()) + "}"
-        return json.dumps(of)
-
-    return escape("\n".join(f"{key} = {value(each)}" for key, each in keys.items()))
 
 
 def about(choice: type) -> str:

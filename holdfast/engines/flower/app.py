@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engines.flower.moderator import SETTINGS
-from holdfast.engines.flower.tables import toml
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.files import make_folder, write_file
+from holdfast.tables import toml
 
 PROJECT = """[build-system]
 requires = ["hatchling"]

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.engines.flower.keys import make_keys
-from holdfast.engines.flower.tables import pairs, toml
 from holdfast.errors import HoldfastError
 from holdfast.files import make_folder
+from holdfast.tables import pairs, toml
 
 NAME = "up"  # of the connection in Flower's configuration
 START = 120.0  # seconds a loaded machine may take to start a SuperLink

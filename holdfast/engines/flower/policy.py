@@ -19,12 +19,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from holdfast.engines.flower.tables import toml
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import Experiment
 from holdfast.files import append_line, make_folder, read_lines, write_file
 from holdfast.privacy.house import POLICY
 from holdfast.privacy.ledger import read_policy
+from holdfast.tables import toml
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
 from holdfast.memory import Memory
 from holdfast.models import buffers_of, fill, weights_of
+from holdfast.privacy.noise import system
+from holdfast.privacy.steps import Noisy
+from holdfast.privacy.updates import Guard, Kept, refuse_unprotected
 from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Loss, Metric, Samples
 from holdfast.trust.tester import MEASURES, held_out
@@ -51,6 +54,7 @@ class Client:
     attack: Any = None  # what it does if it is hostile, in simulations
     poisoned: Samples | None = None
     memory: Memory = field(default_factory=Memory)
+    guard: Guard | None = None  # protects its updates
 
 
 def perform(client: Client, message: Message) -> Reply:
@@ -63,6 +67,15 @@ def perform(client: Client, message: Message) -> Reply:
 
 
 def train_job(client: Client, message: Message) -> Reply:
+    """Train on one's own samples; where updates are protected, within the budget, and never twice for one message."""
+    if client.guard is None:
+        refuse_unprotected(client)
+        return learn(client, message)
+    kept = Kept(client.memory.folder, client.guard.keep)
+    return kept.read(message) or kept.write(message, learn(client, message, client.guard.admit(client, message.round)))
+
+
+def learn(client: Client, message: Message, noisy: Noisy | None = None) -> Reply:
     """Train the model that was sent on one's own samples; answer with the change."""
     sent, server = unpack(message.tensors, "model"), unpack(message.tensors, "server")
     last = int(message.scalars["accepted"])
@@ -71,10 +84,11 @@ def train_job(client: Client, message: Message) -> Reply:
     learning = replace(client.learning, lr=float(message.scalars["lr"]))
     correction = client.algorithm.correction(sent, server, memory)
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
-        torch.manual_seed(seed_of(client.seed, message.round, client.id, "model"))
+        # A protected model's own chance (dropout) must be nobody's to foresee.
+        torch.manual_seed(seed_of(client.seed, message.round, client.id, "model") if noisy is None else secret())
         order = rng(client.seed, message.round, client.id, "batches")
         samples = samples_in(client, message.round)
-        steps, loss = train(client.model, samples, learning, order, client.loss, correction)
+        steps, loss = train(client.model, samples, learning, order, client.loss, correction, noisy)
     trained = weights_of(client.model)
     delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
     work = Work(message.round, steps, last, learning)
@@ -84,8 +98,13 @@ def train_job(client: Client, message: Message) -> Reply:
     return Reply(
         client.id,
         pack(delta=delta, buffers=buffers_of(client.model), digest=digest),
-        {"samples": len(client.train), "steps": steps, "loss": loss, "notes": notes},
+        {"samples": len(client.train), "steps": steps, "notes": notes} | ({} if noisy else {"loss": loss}),
     )
+
+
+def secret() -> int:
+    """A seed from the operating system's entropy."""
+    return int.from_bytes(system().read(8), "little") - 2**63
 
 
 def samples_in(client: Client, round: int) -> Samples:
@@ -135,28 +154,46 @@ def train(
     generator: torch.Generator,
     loss: Loss,
     correction: Correction | None = None,
+    noisy: Noisy | None = None,
 ) -> tuple[int, float]:
     """The epoch loop: SGD on shuffled batches, with an algorithm's correction added to each gradient.
 
-    Returns the number of steps and the mean loss of the last epoch.
+    Where updates are protected, `noisy` draws the batches and makes the gradients. Returns the number of steps and the
+    mean loss of the last epoch (0 with noise: a loss tells of records too).
     """
     model.train()
+    gradients = noisy or Shuffled(generator, learning.batch_size)
     weights = list(model.parameters())
     velocity = [torch.zeros_like(weight) for weight in weights]
     steps, total = 0, torch.zeros(())
     for _ in range(learning.epochs):
         total.zero_()
-        for index in batches(torch.randperm(len(samples), generator=generator), learning.batch_size):
-            inputs, labels = samples.batch(index)
-            value = loss(model(*inputs), labels)
-            model.zero_grad()
-            value.backward()
+        for index in gradients.batches(len(samples)):
+            total += gradients.fill_gradients(model, samples, index, loss)
             if correction is not None:
                 correct(model, correction)
             descend(weights, velocity, learning)
-            total += value.detach() * len(index)
             steps += 1
     return steps, float(total) / len(samples)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Where the epoch loop gets its batches and gradients from: every sample once, in an order by chance."""
+
+    generator: torch.Generator
+    size: int
+
+    def batches(self, samples: int) -> Sequence[Tensor]:
+        return batches(torch.randperm(samples, generator=self.generator), self.size)
+
+    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, loss: Loss) -> Tensor:
+        """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
+        inputs, labels = samples.batch(index)
+        value = loss(model(*inputs), labels)
+        model.zero_grad()
+        value.backward()
+        return value.detach() * len(index)
 
 
 @torch.no_grad()

@@ -33,6 +33,7 @@ class Experiment:
     algorithm: Choice = Choice("fedavg")
     absence: Choice = Choice("none")
     trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
+    protect: Choice = Choice("none")  # of updates: none, or dp-sgd
     rounds: int = 24
     epochs: int = 1
     batch_size: int = 32
@@ -71,6 +72,7 @@ class Experiment:
         parts = [str(self.algorithm)]
         parts += [str(self.absence)] if self.absence.name != "none" else []
         parts += [str(self.trust)] if self.trust.name != "auto" else []
+        parts += [str(self.protect)] if self.protect.name != "none" else []
         return "+".join(parts)
 
     @property
@@ -85,7 +87,7 @@ class Experiment:
 
 
 INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
-CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust")
+CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect")
 AT_LEAST = {
     "clients": 1,
     "samples": 1,

@@ -36,6 +36,11 @@ class Memory:
         self._versions: dict[int, Tensors] = {}
         self._in_force = -1
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the client keeps its things; None: it has no disk."""
+        return self._folder
+
     def read(self, round: int) -> Tensors:
         """The version written in this round, in force from now on; -1 is the empty memory before the first."""
         self._in_force = round

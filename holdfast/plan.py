@@ -23,6 +23,8 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.memory import Memory
 from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
+from holdfast.privacy.steps import check_fit
+from holdfast.privacy.updates import PROTECTIONS, DpSgd, Guard
 from holdfast.randomness import rng
 from holdfast.round import Bench, Method
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -46,6 +48,7 @@ class Plan:
     parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
     build: Callable[[], nn.Module]
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
+    guard: Guard | None = None  # protects updates
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -72,6 +75,7 @@ class Plan:
             attack,
             poisoned,
             Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
+            self.guard,
         )
 
     def model(self) -> nn.Module:
@@ -118,9 +122,27 @@ def make_plan(experiment: Experiment) -> Plan:
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     attack = None if experiment.attack.name == "none" else choose(ATTACKS, experiment.attack, "attack")
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
-    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare)
+    guard, method = choose_guard(experiment, method)
+    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare, guard)
     try_out(plan)
     return plan
+
+
+def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, Method]:
+    """What protects updates; a policy that the experiment names holds for digests and updates alike."""
+    options = choose(PROTECTIONS, experiment.protect, "protect")
+    if not isinstance(options, DpSgd):
+        return None, method
+    absence: Any = method.absence
+    named = {policy for policy in (options.policy, getattr(absence, "policy", None)) if policy}
+    if len(named) > 1:
+        raise HoldfastError("absence.policy and protect.policy name two files; a client has one policy.")
+    for policy in named:
+        options = replace(options, policy=policy)
+        if hasattr(absence, "policy"):
+            method = replace(method, absence=replace(absence, policy=policy))
+    keep = 2 * experiment.checkpoint_every + 2
+    return Guard(options, experiment.rounds, experiment.fingerprint[:16], keep), method
 
 
 def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:
@@ -204,7 +226,7 @@ def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tenso
 
 def try_out(plan: Plan) -> None:
     """Run one batch through model and loss, so that a misfit is a sentence now and not an absence later."""
-    few = plan.prepare(plan.task.train.take(torch.arange(min(2, len(plan.task.train)))))
+    few = plan.prepare(plan.task.train.take(torch.arange(min(4, len(plan.task.train)))))
     inputs, labels = few.batch(torch.arange(len(few)))
     model = plan.model().eval()
     try:
@@ -214,3 +236,5 @@ def try_out(plan: Plan) -> None:
         shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
         reason = str(error).splitlines()[0]
         raise HoldfastError(f"model: it does not fit samples of shape {shape} and their labels ({reason}).") from error
+    if plan.guard is not None:
+        check_fit(plan.model(), few, plan.task.loss)

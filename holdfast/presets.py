@@ -1,4 +1,4 @@
-"""Methods by name: `algorithm[+absence][+trust]`, and presets, which are several keys under one name."""
+"""Methods by name: `algorithm[+absence][+trust][+protect]`, and presets, which are several keys under one name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import set_key
+from holdfast.privacy.updates import PROTECTIONS
 from holdfast.trust import TRUSTS
 
-KINDS: dict[str, Iterable[str]] = {"algorithm": ALGORITHMS, "absence": ABSENCES, "trust": TRUSTS}
+KINDS: dict[str, Iterable[str]] = {
+    "algorithm": ALGORITHMS,
+    "absence": ABSENCES,
+    "trust": TRUSTS,
+    "protect": PROTECTIONS,
+}
 
 # FedDig as printed: autoencoder features with noise, guidance, weights 1/n, a server step every round.
 FEDDIG_PAPER = {

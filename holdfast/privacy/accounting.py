@@ -4,12 +4,27 @@ Gaussian releases of ratios m_1, m_2, ... compose to one Gaussian of ratio sqrt(
 Roth, Su 2022). A release that is epsilon-private at delta = 0 (discrete Laplace: sensitivity/scale; randomised
 response) is no worse than the randomised response of that epsilon, whose privacy-loss distribution joins the
 Gaussian's. The costs of the grid (calibration.grid_cost) add up: its proof holds for the product of the releases.
+
+A step of DP-SGD takes each record into its batch with chance q, adds up gradients of length at most 1 (in units of the
+clip bound) and adds N(0, s^2). If one record is replaced, its gradient g becomes g' and everything else stays. All such
+steps are dominated by the pair P = (1-q) N(0, s^2) + q N(1, s^2), Q = (1-q) N(0, s^2) + q N(-1, s^2), and so is their
+composition (Zhu, Dong, Wang 2022): this is dp-accounting's subsampled Gaussian for REPLACE_ONE. Twice the sensitivity
+in the bound for adding a record would not do: that bound is not symmetric, and a replacement goes both ways.
+
+Proof. Given which other records are in the batch, the outputs are (1-q) N(0) + q N(g) and (1-q) N(0) + q N(g'). For
+a >= 1 their hockey-stick divergence is the largest value over sets S of q N(g)(S) - a q N(g')(S) - (a-1)(1-q) N(0)(S).
+Let N(g)(S) = p, and t the number with p = N(1)(x > t). By Neyman and Pearson, N(0)(S) >= N(0)(x > t), as |g| <= 1, and
+N(g')(S) >= N(-1)(x > t), as |g - g'| <= 2. So no pair does better than S = {x > t} does for P and Q. For a < 1 exchange
+the two, which P and Q's symmetry allows. What the others add is the same on both sides, and mixing does not help.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.privacy.calibration import MARGIN, gaussian_epsilon
@@ -17,6 +32,8 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
 
 INTERVAL = 1e-4  # width of the privacy-loss buckets; they are rounded up, so epsilon is never understated
+STEP_INTERVAL = 1e-3  # the same where there are steps of DP-SGD: connecting the dots makes up for it
+Steps = tuple[tuple[float, float, int], ...]  # of DP-SGD: noise multiplier, sampling rate, how many
 
 
 def compose(claims: Sequence[Claim], delta: float) -> float:
@@ -31,38 +48,83 @@ def compose(claims: Sequence[Claim], delta: float) -> float:
         return math.inf
     pure = [claim.epsilon_pure for claim in claims if claim.epsilon_pure > 0]
     ratio = math.sqrt(sum(claim.ratio**2 for claim in claims)) * (1 + MARGIN)
+    steps = _steps_of(claims)
     left = delta
-    if ratio > 0:
+    if ratio > 0 or steps:
         left = (delta - sum(claim.delta_grid for claim in claims)) / math.prod(claim.delta_factor for claim in claims)
         if left <= 0:
             return math.inf  # Gaussian noise promises nothing at delta = 0
+    grid = sum(claim.epsilon_grid for claim in claims)
+    if steps:
+        return _by_loss_distributions(tuple(sorted(pure)), ratio, steps, left) + grid
     simple = sum(pure) + (gaussian_epsilon(ratio, left) if ratio > 0 else 0.0)
     parts = len(pure) + (ratio > 0)
-    epsilon = min(simple, _by_loss_distributions(pure, ratio, left)) if parts > 1 and left > 0 else simple
-    return epsilon + sum(claim.epsilon_grid for claim in claims)
+    if parts > 1 and left > 0:
+        simple = min(simple, _by_loss_distributions(tuple(sorted(pure)), ratio, (), left))
+    return simple + grid
 
 
-def _by_loss_distributions(pure: Sequence[float], ratio: float, delta: float) -> float:
-    try:
-        from dp_accounting.pld import common, privacy_loss_distribution  # slow: only when it is needed
-    except ImportError:
-        raise HoldfastError(
-            "accounting: releases of different kinds are added up with dp-accounting, which is not installed; "
-            "install it (pip install dp-accounting) or release one kind only."
-        ) from None
+def steps_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
+    """Epsilon at delta of so many steps of DP-SGD, one record replaced.
+
+    >>> round(steps_epsilon(2.0, 1.0, 1, 1e-5), 2), round(gaussian_epsilon(2 / 2.0, 1e-5), 2)  # |g - g'| <= 2
+    (4.38, 4.38)
+    """
+    return _by_loss_distributions((), 0.0, ((multiplier, rate, steps),), delta)
+
+
+def _steps_of(claims: Sequence[Claim]) -> Steps:
+    """The steps of DP-SGD in all claims, those of one kind together."""
+    found: Counter[tuple[float, float]] = Counter()
+    for claim in claims:
+        if claim.steps:
+            found[claim.multiplier, claim.rate] += claim.steps
+    return tuple((multiplier, rate, count) for (multiplier, rate), count in sorted(found.items()))
+
+
+@lru_cache(maxsize=256)
+def _by_loss_distributions(pure: tuple[float, ...], ratio: float, steps: Steps, delta: float) -> float:
+    common, privacy_loss_distribution = _accountant()
+    interval = STEP_INTERVAL if steps else INTERVAL
     losses = [
         privacy_loss_distribution.from_privacy_parameters(
-            common.DifferentialPrivacyParameters(epsilon, 0.0), value_discretization_interval=INTERVAL
+            common.DifferentialPrivacyParameters(epsilon, 0.0), value_discretization_interval=interval
         )
         for epsilon in pure
     ]
     if ratio > 0:
         losses.append(
             privacy_loss_distribution.from_gaussian_mechanism(
-                1.0 / ratio, value_discretization_interval=INTERVAL, use_connect_dots=False
+                1.0 / ratio, value_discretization_interval=interval, use_connect_dots=bool(steps)
             )
         )
+    losses += [_one_step(multiplier, rate).self_compose(count) for multiplier, rate, count in steps]
     total = losses[0]
     for loss in losses[1:]:
         total = total.compose(loss)
     return float(total.get_epsilon_for_delta(delta)) * (1 + MARGIN)
+
+
+@lru_cache(maxsize=64)
+def _one_step(multiplier: float, rate: float) -> Any:
+    """The privacy-loss distribution of one step of DP-SGD, one record replaced."""
+    _, privacy_loss_distribution = _accountant()
+    from dp_accounting import NeighboringRelation
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier,
+        sampling_prob=rate,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        value_discretization_interval=STEP_INTERVAL,
+    )
+
+
+def _accountant() -> tuple[Any, Any]:
+    try:
+        from dp_accounting.pld import common, privacy_loss_distribution  # slow: only when it is needed
+    except ImportError:
+        raise HoldfastError(
+            "accounting: releases of different kinds, and steps of DP-SGD, are added up with dp-accounting, which is "
+            "not installed; install it (pip install dp-accounting) or release one kind only."
+        ) from None
+    return common, privacy_loss_distribution

@@ -38,6 +38,9 @@ class Claim:
     epsilon_grid: float = 0.0  # what discrete Gaussian noise costs beyond continuous noise
     delta_factor: float = 1.0
     delta_grid: float = 0.0
+    multiplier: float = 0.0  # DP-SGD: scale / clip of each step's noise; 0 if there are no steps
+    rate: float = 0.0  # DP-SGD: the chance of a record to be in a step's batch
+    steps: int = 0  # DP-SGD: steps in this release
     notes: tuple[str, ...] = ()
 
     @property
@@ -66,10 +69,11 @@ class Claim:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Claim:
         values: dict[str, Any] = {name: math.inf if value == "infinite" else value for name, value in fields.items()}
-        unknown = set(values) ^ {field.name for field in dataclasses.fields(cls)}
-        if unknown:
-            raise HoldfastError(f"claim: the fields {', '.join(sorted(unknown))} are missing or not known.")
-        return cls(**{**values, "notes": tuple(values["notes"])})
+        known = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(cls)}
+        odd = (values.keys() - known.keys()) | {name for name, needed in known.items() if needed and name not in values}
+        if odd:
+            raise HoldfastError(f"claim: the fields {', '.join(sorted(odd))} are missing or not known.")
+        return cls(**{**values, "notes": tuple(values.get("notes", ()))})
 
 
 def paper(features: int, spd: int, S: int, epsilon: float) -> Claim:

@@ -50,7 +50,7 @@ def house_of(folder: Path | None, named: str | None = None) -> House:
     return House(policy, None if site is None else site / LEDGER)
 
 
-def let_out(house: House, claim: Claim, what: str) -> None:
+def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
     """Enter a release in the ledger, or refuse it; only after this returns may the release leave."""
     policy = house.read_policy(claim.delta)
     if house.ledger is None:
@@ -59,7 +59,7 @@ def let_out(house: House, claim: Claim, what: str) -> None:
                 f"policy {house.policy}: what is released cannot be entered in a ledger, as the run has no folder; "
                 "nothing was released: give the run a folder."
             )
-        check(policy, Ledger(), claim)
+        check(policy, Ledger(), claim, series)
         return
     make_folder(house.ledger.parent)
-    spend(policy, house.ledger, claim, what)
+    spend(policy, house.ledger, claim, what, series)

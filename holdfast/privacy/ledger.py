@@ -26,7 +26,8 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
 
 SCHEMA = 1
-MODES = ("moments", "dp-full", "dp-label-public", "paper")
+DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
+MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Policy:
     delta: float
     modes: tuple[str, ...]
     min_spd: int = 1
+    protect_updates: bool = False  # whether updates may leave only with noise
 
     def __post_init__(self) -> None:
         if not self.max_epsilon > 0:
@@ -52,11 +54,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class Entry:
-    """One release: what, when, and what it promised."""
+    """One release: what, when, and what it promised; those of one series share what was promised for all of them."""
 
     what: str
     when: str
     claim: Claim
+    series: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,22 +79,23 @@ def read_policy(path: Path) -> Policy:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise HoldfastError(f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
-    kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int}
+    kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
     for key, value in table.items():
         if key not in kinds:
             raise HoldfastError(f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
-        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+        if not isinstance(value, kinds[key]) or isinstance(value, bool) != (kinds[key] is bool):
             raise HoldfastError(f"policy {path}: {key} has the wrong type: {value!r}.")
     for field in dataclasses.fields(Policy):
         if field.default is dataclasses.MISSING and field.name not in table:
             raise HoldfastError(f"policy {path}: {field.name} is missing; say what may leave the house.")
     if not all(isinstance(mode, str) for mode in table["modes"]):
         raise HoldfastError(f"policy {path}: modes must be a list of names, got {table['modes']!r}.")
-    numbers = {key: float(table[key]) for key in ("max_epsilon", "delta")}
-    return Policy(modes=tuple(table["modes"]), min_spd=table.get("min_spd", 1), **numbers)
+    numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+    more = {key: table[key] for key in ("min_spd", "protect_updates") if key in table}
+    return Policy(modes=tuple(table["modes"]), **numbers, **more)
 
 
-def check(policy: Policy, ledger: Ledger, claim: Claim) -> float:
+def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> float:
     """The total epsilon after this release, or a refusal before anything leaves."""
     if claim.mode not in policy.modes:
         allowed = ", ".join(policy.modes) or "none"
@@ -104,6 +108,13 @@ def check(policy: Policy, ledger: Ledger, claim: Claim) -> float:
         raise HoldfastError(
             f"policy: a digest mixes {claim.spd} records, fewer than min_spd = {policy.min_spd}; nothing was released."
         )
+    if series:
+        before = [entry.claim for entry in ledger.entries if entry.series == series]
+        if compose([*before, claim], claim.delta) > claim.epsilon_nominal:
+            raise HoldfastError(
+                f"ledger: {len(before)} releases have used up epsilon {claim.epsilon_nominal:g} at delta "
+                f"{claim.delta:g}, which was promised for all of them; nothing was released."
+            )
     after = compose([*(entry.claim for entry in ledger.entries), claim], policy.delta)
     if after > policy.max_epsilon:
         raise HoldfastError(
@@ -114,12 +125,12 @@ def check(policy: Policy, ledger: Ledger, claim: Claim) -> float:
     return after
 
 
-def spend(policy: Policy, path: Path, claim: Claim, what: str) -> Ledger:
+def spend(policy: Policy, path: Path, claim: Claim, what: str, series: str = "") -> Ledger:
     """Check a release and enter it in the ledger on disk; only after this returns may the release leave."""
     with _locked(path):
         ledger = read_ledger(path)
-        check(policy, ledger, claim)
-        entry = Entry(what, datetime.now(UTC).isoformat(timespec="seconds"), claim)
+        check(policy, ledger, claim, series)
+        entry = Entry(what, datetime.now(UTC).isoformat(timespec="seconds"), claim, series)
         ledger = Ledger((*ledger.entries, entry))
         _write(path, ledger)
     return ledger
@@ -143,7 +154,9 @@ def read_ledger(path: Path) -> Ledger:
         whole = False
     if not whole or body["schema"] != SCHEMA:
         raise HoldfastError(f"ledger {path}: it is damaged; nothing is released until a whole copy is put back.")
-    entries = tuple(Entry(e["what"], e["when"], Claim.from_json(e["claim"])) for e in body["entries"])
+    entries = tuple(
+        Entry(e["what"], e["when"], Claim.from_json(e["claim"]), e.get("series", "")) for e in body["entries"]
+    )
     if counted is None or len(entries) < counted:
         raise HoldfastError(
             f"ledger {path}: it has {len(entries)} entries but {_beside(path).name} counts {counted}; nothing is "
@@ -155,7 +168,10 @@ def read_ledger(path: Path) -> Ledger:
 def _write(path: Path, ledger: Ledger) -> None:
     if _counted(path) is None:
         write_file(_beside(path), b"0\n")  # before the first entry: from now on a missing ledger is noticed
-    entries = [{"what": e.what, "when": e.when, "claim": e.claim.as_json()} for e in ledger.entries]
+    entries = [
+        {"what": e.what, "when": e.when, "claim": e.claim.as_json()} | ({"series": e.series} if e.series else {})
+        for e in ledger.entries
+    ]
     body = {"schema": SCHEMA, "entries": entries}
     write_file(path, json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False).encode())
     write_file(_beside(path), f"{len(entries)}\n".encode())

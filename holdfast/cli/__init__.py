@@ -69,7 +69,7 @@ def resume(
 
 @app.command(rich_help_panel=RUNS)
 def compare(
-    method: Annotated[str, typer.Option(help="algorithm[+absence][+trust], comma-separated.")] = "fedavg",
+    method: Annotated[str, typer.Option(help="algorithm[+absence][+trust][+protect], comma-separated.")] = "fedavg",
     scenario: Annotated[str, typer.Option(help="Who is away when, comma-separated.")] = "none,sequential",
     attack: Annotated[str, typer.Option(help="What hostile clients do, comma-separated.")] = "none",
     attackers: Annotated[int, typer.Option(help="How many clients are hostile, where an attack is named.")] = 0,

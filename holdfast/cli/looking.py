@@ -19,6 +19,7 @@ from holdfast.experiment import from_changes, load
 from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
 from holdfast.presets import PRESETS
+from holdfast.privacy.updates import PROTECTIONS
 from holdfast.scenarios import SCENARIOS
 from holdfast.tables import toml
 from holdfast.tasks.named import known_tasks
@@ -87,6 +88,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "algorithm": ("how clients learn", ALGORITHMS),
     "absence": ("who stands in", ABSENCES),
     "trust": ("whom to believe", TRUSTS),
+    "protect": ("what hides a record in the updates", PROTECTIONS),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),
     "partition": ("how data are dealt out", PARTITIONS),
@@ -102,7 +104,7 @@ def list_methods(kind: str | None) -> None:
     console = Console(highlight=False)
     if kind is None:
         console.print(
-            "A method is [bold]algorithm\\[+absence]\\[+trust][/], as in fedprox, feddig or scaffold+feddig.\n"
+            "A method is [bold]algorithm\\[+absence]\\[+trust]\\[+protect][/], as in fedprox, feddig or scaffold+feddig.\n"
         )
         show(
             console,

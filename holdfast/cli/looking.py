@@ -104,7 +104,7 @@ def list_methods(kind: str | None) -> None:
     console = Console(highlight=False)
     if kind is None:
         console.print(
-            "A method is [bold]algorithm\\[+absence]\\[+trust]\\[+protect][/], as in fedprox, feddig or scaffold+feddig.\n"
+            "A method is [bold]algorithm\\[+absence]\\[+trust]\\[+protect][/], as in feddig or scaffold+feddig.\n"
         )
         show(
             console,

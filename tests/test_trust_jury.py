@@ -23,7 +23,7 @@ from holdfast.play import run
 from holdfast.round import Method, play_round
 from holdfast.runs import History
 from holdfast.tasks import Samples
-from holdfast.trust.evidence import agreement, consensus, near_duplicates, weighted_median
+from holdfast.trust.evidence import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of, standing
 from holdfast.trust.tester import score_gradient
 
@@ -84,22 +84,44 @@ def test_one_report_moves_no_consensus_out_of_the_others_reach(honest: list[list
     assert consensus(values[order], np.ones(len(values))) == pytest.approx(found)
 
 
-def test_reputation_is_long_and_recent_is_short() -> None:
-    trust = Jury(slow=0.1, fast=0.5)
-    told = {w: {0: 0.6, 1: 0.4, 2: 0.6} for w in range(3)}  # help +0.2, -0.2, +0.2: the scale is 0.2
+def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() -> None:
+    trust = Jury(slow=0.5, fast=0.5)
+    told = {w: {0: 0.6, 1: 0.4, 2: 0.6} for w in range(3)}  # help +0.2, -0.2, +0.2: the scale is 0.2, the median 1
     memory = trust.remember(told, [0, 1, 2], [], trust.begin(3))
-    assert memory["recent"].tolist() == pytest.approx([1, -1, 1])
+    assert memory["reputation"].tolist() == pytest.approx([1, -1, 1])
+    assert memory["grounds"].tolist() == pytest.approx([1, 1, 1])
     assert float(memory["scale"]) == pytest.approx(0.2)
-    assert standing(memory, [0, 1, 2]).tolist() == [1, 0, 1]
-    turned = {w: {0: 0.4, 1: 0.6, 2: 0.6} for w in range(3)}
-    after = trust.remember(turned, [0, 1, 2], [], memory)
-    assert after["recent"].tolist() == pytest.approx([0, 0, 1])
-    assert after["reputation"].tolist() == pytest.approx([0, 0, 1])  # the second round still counts a half
-    third = trust.remember(turned, [0, 1, 2], [], after)
-    assert third["recent"][:2].tolist() == pytest.approx([-0.5, 0.5])
-    assert third["reputation"][:2].tolist() == pytest.approx([-1 / 3, 1 / 3])
-    assert memory["heard"].tolist() == [1, 1, 1]  # what was is not changed
-    assert trust.remember({}, [0, 1, 2], [], memory)["recent"].tolist() == memory["recent"].tolist()
+    late = {w: {0: 0.45, 1: 0.55, 2: 0.6} for w in range(3)}  # evidence -0.5, 0.5, 1: the round counts 0.5^2
+    after = trust.remember(late, [0, 1, 2], [], memory)
+    assert after["grounds"].tolist() == pytest.approx([0.75] * 3)  # half of the first, and 0.25
+    assert after["reputation"].tolist() == pytest.approx([0.5, -0.5, 1])  # a third of the way to the evidence
+    none_helps = {w: {0: 0.1, 1: 0.2, 2: 0.3} for w in range(3)}
+    assert trust.remember(none_helps, [0, 1, 2], [], after)["reputation"].tolist() == after["reputation"].tolist()
+    assert memory["grounds"].tolist() == [1, 1, 1]  # what was is not changed
+    assert trust.remember({}, [0, 1, 2], [], memory)["reputation"].tolist() == memory["reputation"].tolist()
+
+
+def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() -> None:
+    trust = Jury(fast=0.5)
+    spread = dict(zip(range(4, 8), [-0.15, -0.05, 0.05, 0.15], strict=True))  # on client 1 they are more at odds
+    told = {w: {0: 0.8 + by, 1: 0.4 + 2.5 * by, 2: 0.2 + by, 3: 0.7 + by} for w, by in spread.items()}
+    memory = trust.remember(told, range(4), [], trust.begin(8))
+    deviation = apart(matrix_of(told, range(4, 8), range(4)), np.ones(4))
+    assert deviation[[0, 2, 3]] == pytest.approx([0.05**0.5] * 3)  # of -0.3, -0.1, 0.1, 0.3 around the mean
+    assert deviation[1] > 1.5 * deviation[0]
+    accused = memory["accused"].tolist()
+    assert accused[:4] == pytest.approx([0, accused[1], 0.5 * -0.6 / 0.05**0.5, 0], rel=0.05)  # all are believed
+    assert -0.4 < accused[1] < 0
+    memory["reputation"].zero_()
+    assert standing(memory, range(4)).tolist() == pytest.approx([1, 1, (accused[2] + 1.7) / 0.5, 1])
+
+
+def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -> None:
+    nan = np.nan
+    values = np.array([[0.1, 0.2, 0.1], [0.2, 0.3, nan], [0.3, 0.4, nan]])
+    usual = 0.02 / 3  # the variance of the first two columns; the third has one report, and so none of its own
+    assert apart(values, np.ones(3)) ** 2 == pytest.approx([usual, usual, 4 * usual / 5])
+    assert (apart(np.full((2, 2), 0.5), np.ones(2)) > 0).all()  # one may divide by it
 
 
 def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Values = NDArray[np.float64]
+FEW = 4  # reports: with fewer on a client, how they differ says less than how reports differ in general
 
 
 def matrix_of(told: Mapping[int, Mapping[int, float]], witnesses: Sequence[int], clients: Sequence[int]) -> Values:
@@ -40,8 +41,8 @@ def weighted_median(values: Values, weights: Values) -> Values:
     return found
 
 
-def consensus(values: Values, credibility: Values) -> Values:
-    """The credibility-weighted mean of each column, each value first brought within three deviations of the median.
+def bounded(values: Values, credibility: Values) -> tuple[Values, Values]:
+    """Each value brought within three deviations of its column's median, and its weight: 0 where a witness is silent.
 
     A deviation is 1.48 x the median distance from the columns' medians, the same for all columns.
     """
@@ -49,11 +50,30 @@ def consensus(values: Values, credibility: Values) -> Values:
     said = ~np.isnan(values)
     distances = np.abs(values - middle)[said]
     reach = 3 * 1.4826 * float(np.median(distances)) if distances.size else 0.0
-    bounded = np.where(said, np.clip(np.nan_to_num(values), middle - reach, middle + reach), 0.0)
-    weights = said * credibility[:, None]
+    kept: Values = np.where(said, np.clip(np.nan_to_num(values), middle - reach, middle + reach), 0.0)
+    return kept, said * credibility[:, None]
+
+
+def consensus(values: Values, credibility: Values) -> Values:
+    """The credibility-weighted mean of each column, outlying values bounded; 0 where nobody says anything."""
+    kept, weights = bounded(values, credibility)
     total = weights.sum(0)
-    mean: Values = np.where(total > 0, (bounded * weights).sum(0) / np.where(total > 0, total, 1.0), 0.0)
+    mean: Values = (kept * weights).sum(0) / np.where(total > 0, total, 1.0)
     return mean
+
+
+def apart(values: Values, credibility: Values) -> Values:
+    """How far the reports on each client lie apart: a deviation, drawn to the usual one where there are few reports.
+
+    d_i^2 = (n_i v_i + 4 v) / (n_i + 4)    v_i the variance of column i, n_i its weight, v the median of all v_i
+    """
+    kept, weights = bounded(values, credibility)
+    total = weights.sum(0)
+    each = np.where(total > 0, total, 1.0)
+    mean = (kept * weights).sum(0) / each
+    variance = ((kept - mean) ** 2 * weights).sum(0) / each
+    found: Values = np.sqrt((total * variance + FEW * np.median(variance)) / (total + FEW))
+    return np.maximum(found, 1e-12)
 
 
 def agreement(values: Values, credibility: Values) -> Values:

@@ -8,9 +8,11 @@
     4  consensus   h_i = mean over witnesses of help_ji, outlying reports bounded, weighted by credibility; nobody
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
-    6  standing    e_i = h_i / (the largest median |h| so far), in [-2, 2]; two moving averages of it:
-                   reputation (long memory) and recent (short);
-                   standing_i = ramp(reputation_i, -0.3, 0) ramp(recent_i, -1, -0.6)
+    6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
+                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
+                   accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
+                   harm on which all witnesses agree;
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2)
     7  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
@@ -36,7 +38,7 @@ from holdfast.core import Federation, State, Tensors, Update
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Reports, ask_testers, choose_testers
-from holdfast.trust.evidence import Values, agreement, consensus, matrix_of, near_duplicates
+from holdfast.trust.evidence import Values, agreement, apart, consensus, matrix_of, near_duplicates
 from holdfast.trust.merging import shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
 from holdfast.trust.tester import help_of, help_tensors
@@ -49,10 +51,10 @@ LOUD = 4.0  # x the median length: who alone holds a class is up to three times 
 QUIET = 0.25  # x the median length
 MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
-RAMPS = {"reputation": (-0.3, 0.0), "recent": (-1.0, -0.6)}
+RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2)}
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
 LEARNT = 0.3  # share of a round in a witness's credibility
-BAD = 0.25  # a standing that raises doubts
+DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 HARDLY = 0.1  # a credibility that is said
 
 
@@ -62,8 +64,8 @@ class Jury(Trust):
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
-    slow: float = 0.05  # share of a round in the reputation, once there are many
-    fast: float = 0.35  # and in what is recent
+    slow: float = 0.05  # what a reputation forgets in a round
+    fast: float = 0.6  # and in what it is accused of
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
@@ -80,8 +82,8 @@ class Jury(Trust):
         zeros = torch.zeros(clients, dtype=torch.float64)
         return {
             "reputation": zeros.clone(),
-            "recent": zeros.clone(),
-            "heard": torch.zeros(clients, dtype=torch.int64),  # rounds with evidence on a client
+            "accused": zeros.clone(),
+            "grounds": zeros.clone(),  # what the reputation rests on: how much the rounds count that are in it
             "doubts": torch.zeros(clients, dtype=torch.int64),  # rounds of bad standing, less the good ones since
             "credibility": torch.ones(clients, dtype=torch.float64),
             "testified": torch.zeros(clients, dtype=torch.int64),  # rounds in which it was a witness
@@ -107,7 +109,7 @@ class Jury(Trust):
         weights = self.weights_of(masses, memory, clients)
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
-            scores={client: float(memory["recent"][client]) for client in clients},
+            scores={client: float(memory["reputation"][client]) for client in clients},
             suspects=self.suspects(memory, clients),
             notes=[*reports.notes, *said_of(near, clients), *hardly_believed(reports.told, memory)],
             bytes_up=reports.bytes_up,
@@ -177,13 +179,14 @@ class Jury(Trust):
         scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
         after["scale"].fill_(scale)
         evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
-        heard = after["heard"].numpy()
-        for name, share in (("reputation", self.slow), ("recent", self.fast)):
-            average = after[name].numpy()
-            rate = np.maximum(share, 1 / (heard[clients] + 1))
-            average[clients] += rate * (evidence - average[clients])
-        heard[clients] += 1
-        bad = standing(after, clients) < BAD
+        harm = np.clip(help_found / apart(values, credibility[witnesses]), -3, 0)
+        reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
+        counts = max(0.0, float(np.median(evidence))) ** 2
+        grounds[clients] = (1 - self.slow) * grounds[clients] + counts
+        rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
+        reputation[clients] += rate * (evidence - reputation[clients])
+        accused[clients] += self.fast * (harm - accused[clients])
+        bad = doubtful(after, clients)
         most = 2 * max(self.patience, self.exclude)
         doubts = after["doubts"].numpy()
         doubts[clients] = np.where(bad, np.minimum(doubts[clients] + 1, most), np.maximum(doubts[clients] - 1, 0))
@@ -201,12 +204,13 @@ class Jury(Trust):
         """Who has been in bad standing for several rounds, and why."""
         found = {}
         for client in clients:
-            doubts, recent = int(memory["doubts"][client]), float(memory["recent"][client])
-            if doubts < self.patience or standing(memory, [client])[0] >= BAD:
+            doubts, help_given = int(memory["doubts"][client]), float(memory["reputation"][client])
+            if doubts < self.patience or not doubtful(memory, [client])[0]:
                 continue
-            what = "its updates harm what others hold" if recent < -0.3 else "its updates help nobody"
+            harms = float(memory["accused"][client]) < RAMPS["accused"][1] or help_given < RAMPS["reputation"][0]
+            what = "its updates harm what others hold" if harms else "its updates help nobody"
             out = ", so it is excluded" if self.exclude and doubts >= self.exclude else ""
-            found[client] = f"{what} (help {recent:+.2f} of the usual, {doubts} rounds of doubt){out}"
+            found[client] = f"{what} (help {help_given:+.2f} of the usual, {doubts} rounds of doubt){out}"
         return found
 
 
@@ -239,6 +243,14 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
     for name, (low, high) in RAMPS.items():
         found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
     return found
+
+
+def doubtful(memory: Tensors, clients: Sequence[int]) -> NDArray[np.bool_]:
+    """Who is below what an honest client falls to, even late in training, when nobody helps much."""
+    found = np.zeros(len(clients))
+    for name, much in DOUBTFUL.items():
+        found += np.minimum(memory[name].numpy()[list(clients)] / much, 0)
+    return np.asarray(found < -1)
 
 
 def said_of(near: NDArray[np.bool_], clients: Sequence[int]) -> list[str]:

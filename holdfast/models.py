@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
+from holdfast.mobilenet import last_channels, mobilenet_layers
 from holdfast.randomness import seed_of
 
 Norm = Literal["group", "batch", "none"]
@@ -60,6 +61,35 @@ class Cnn(Model):
 
 
 @dataclass(frozen=True)
+class MobileNet(Model):
+    """MobileNetV2 (the FedDig paper's model for CIFAR-100), with `width` times the printed channels."""
+
+    norm: Norm = "group"
+    width: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 8:
+            raise ValueError(f"width must lie between 0 and 8, got {self.width}.")
+
+    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+        return nn.Sequential(*self.trunk(shape), nn.Linear(last_channels(self.width), classes))
+
+    def trunk(self, shape: Shape) -> list[nn.Module]:
+        """Everything but the last layer."""
+        if len(shape) != 3 or min(shape[1:]) < 16:
+            raise HoldfastError(f"model 'mobilenetv2' takes pictures of at least 16x16, got samples of shape {shape}.")
+        layers = mobilenet_layers(shape[0], self.norm_of, self.width, small=min(shape[1:]) < 64)
+        for layer in layers.modules():
+            if isinstance(layer, nn.Conv2d):  # before a norm, smaller weights would only mean longer steps
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        return [layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+    def norm_of(self, channels: int) -> nn.Module:
+        """Groups of at least 8 channels: its thin layers would otherwise lose each channel's mean, hence colours."""
+        return norm_layer(self.norm, channels, groups=min(8, channels // 8))
+
+
+@dataclass(frozen=True)
 class Mlp(Model):
     """One hidden layer; takes pictures or vectors."""
 
@@ -99,14 +129,22 @@ class Full(Model):
 
     inputs: ClassVar[tuple[str, ...]] = ("image", "features")
     norm: Norm = "group"
-    width: int = 32
+    width: float | None = None  # of F_R, as its own model has it; none: as usual there
     hidden: int = 128
+    image: Literal["cnn", "mobilenetv2"] = "cnn"  # F_R
+
+    def __post_init__(self) -> None:
+        if self.image == "cnn" and self.width is not None and (self.width < 1 or self.width % 1):
+            raise ValueError(f"width must be a whole number of channels for image = 'cnn', got {self.width}.")
 
     def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
-        image = nn.Sequential(*Cnn(self.norm, self.width, self.hidden).trunk(shape))
-        return TwoSided(
-            image, nn.Sequential(*feature_trunk(features, self.hidden)), nn.Linear(2 * self.hidden, classes)
-        )
+        if self.image == "cnn":
+            image, seen = Cnn(self.norm, int(self.width or Cnn.width), self.hidden).trunk(shape), self.hidden
+        else:
+            width = MobileNet.width if self.width is None else self.width
+            image, seen = MobileNet(self.norm, width).trunk(shape), last_channels(width)
+        f_d = nn.Sequential(*feature_trunk(features, self.hidden))
+        return TwoSided(nn.Sequential(*image), f_d, nn.Linear(seen + self.hidden, classes))
 
 
 class TwoSided(nn.Module):
@@ -141,12 +179,19 @@ def feature_trunk(features: Shape, hidden: int) -> list[nn.Module]:
     return [*convolution, nn.Linear(32 * height * width, hidden), nn.ReLU()]
 
 
-MODELS: dict[str, type[Model]] = {"cnn": Cnn, "mlp": Mlp, "linear": Linear, "features": Features, "full": Full}
+MODELS: dict[str, type[Model]] = {
+    "cnn": Cnn,
+    "mobilenetv2": MobileNet,
+    "mlp": Mlp,
+    "linear": Linear,
+    "features": Features,
+    "full": Full,
+}
 
 
-def norm_layer(norm: Norm, channels: int) -> nn.Module:
+def norm_layer(norm: Norm, channels: int, groups: int = 8) -> nn.Module:
     if norm == "group":
-        return nn.GroupNorm(min(8, channels), channels)
+        return nn.GroupNorm(min(groups, channels), channels)
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.Identity()
 
 

@@ -1,8 +1,8 @@
 """MobileNetV2 up to its average pool, for users who have weights of their own (CIFAR-100 in the FedDig paper).
 
-Reference: Sandler et al., "MobileNetV2: Inverted residuals and linear bottlenecks", 2018. The parameters have the
-names that are customary for this network (``features.0.0.weight``), so a published weights file can be used once it is
-converted to safetensors; entries of the classifier are left aside.
+The network is in holdfast/mobilenet.py. The parameters have the names that are customary for it
+(``features.0.0.weight``), so a published weights file can be used once it is converted to safetensors; entries of the
+classifier are left aside.
 """
 
 from __future__ import annotations
@@ -19,39 +19,12 @@ from holdfast.core import Tensors
 from holdfast.encoders.contract import Encoder, check_shape, fingerprint_of
 from holdfast.encoders.guidance import initialise
 from holdfast.errors import HoldfastError
+from holdfast.mobilenet import LAST, mobilenet_layers
 from holdfast.randomness import rng
 
 VERSION = 1
-CHANNELS = 1280
-# Table 2 of the paper: expansion, channels, repetitions, stride.
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 # Mean and deviation of ImageNet's channels, which published weights expect.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def _conv(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, batch norm, ReLU6."""
-    return nn.Sequential(
-        nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(after),
-        nn.ReLU6(),
-    )
-
-
-class InvertedResidual(nn.Module):
-    """Widen, filter each channel by itself, narrow; added to the input where shapes allow."""
-
-    def __init__(self, before: int, after: int, stride: int, expansion: int) -> None:
-        super().__init__()
-        wide = before * expansion
-        widen = [_conv(before, wide, 1)] if expansion > 1 else []
-        narrow = [nn.Conv2d(wide, after, 1, bias=False), nn.BatchNorm2d(after)]
-        self.conv = nn.Sequential(*widen, _conv(wide, wide, 3, stride, groups=wide), *narrow)
-        self.added = stride == 1 and before == after
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv(x)
-        return x + out if self.added else out
 
 
 class MobileNetFeatures(nn.Module):
@@ -59,13 +32,7 @@ class MobileNetFeatures(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [_conv(3, 32, 3, stride=2)]
-        before = 32
-        for expansion, after, repetitions, stride in STAGES:
-            for number in range(repetitions):
-                layers.append(InvertedResidual(before, after, stride if number == 0 else 1, expansion))
-                before = after
-        self.features = nn.Sequential(*layers, _conv(before, CHANNELS, 1))
+        self.features = mobilenet_layers(3, nn.BatchNorm2d)
 
     def forward(self, images: Tensor) -> Tensor:
         mean = torch.tensor(MEAN).view(1, 3, 1, 1)
@@ -102,7 +69,7 @@ class MobileNetV2:
         recipe = {"encoder": "mobilenetv2", "version": VERSION, "shape": list(shape)}
         fingerprint = fingerprint_of(recipe, network.state_dict())
         sides = [-(-side // 32) for side in shape[1:]]
-        return Encoder("mobilenetv2", tuple(shape), (CHANNELS, *sides), fingerprint, network, batch=50)
+        return Encoder("mobilenetv2", tuple(shape), (LAST, *sides), fingerprint, network, batch=50)
 
 
 def read_weights(path: str, expected: Tensors) -> Tensors:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.choices import Choice
+from holdfast.absence import ABSENCES
+from holdfast.choices import Choice, choose
 from holdfast.cli.comparing import Conditions, combinations
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table, load, set_key
-from holdfast.presets import parse_method
+from holdfast.plan import make_plan
+from holdfast.presets import PRESETS, parse_method
 
 words = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
 values = st.one_of(st.integers(-9, 9), st.booleans(), st.floats(-9, 9), words, st.lists(st.integers(0, 9), max_size=3))
@@ -206,10 +208,17 @@ def test_an_option_changed_on_the_usual_choice() -> None:
         ("fedavg", {"algorithm": "fedavg"}),
         ("uniform+feddig+fedprox:mu=0.1", {"trust": "uniform", "absence": "feddig", "algorithm": "fedprox:mu=0.1"}),
         ("feddig", {"absence": "feddig"}),
+        ("scaffold+feddig-recommended", {"algorithm": "scaffold", **PRESETS["feddig-recommended"]}),
     ],
 )
 def test_methods(text: str, chosen: dict[str, str]) -> None:
     assert parse_method(text) == chosen
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_whole_experiments(name: str) -> None:
+    [made] = combinations(name, Conditions(), None, ["samples=200", "workers=0"])
+    assert make_plan(made).method.absence == choose(ABSENCES, made.absence, "absence")
 
 
 def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from holdfast.baselines import centralised
 from holdfast.cli import reproducing
@@ -15,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
 from holdfast.models import weights_of
 from holdfast.reproduce import paper
-from holdfast.reproduce.plans import REPRODUCTIONS, Reproduction, reproduction
+from holdfast.reproduce.plans import REPRODUCTIONS, Reproduction, Row, only, reproduction
 from holdfast.reproduce.results import LDA, Cell, cells_of, costs_of, findings
 from holdfast.round import Record
 from holdfast.runs import History
@@ -57,6 +59,49 @@ def test_the_papers_settings() -> None:
     cifar = of_paper("feddig-fig12")["FedDig", "cifar10"]
     assert (cifar.batch_size, cifar.absence.options["size"]) == (32, 10_000)
     assert of_paper("feddig-fig12")["FedDig", "fashion-mnist"].absence.options["size"] == 20_000
+
+
+def test_the_papers_cifar_100_has_mobilenetv2_throughout() -> None:
+    """Baselines train it, FedDig encodes with it and reads the picture with it, and P_G has three layers."""
+    played = of_paper("feddig-fig12")
+    for name in ("FedAvg", "FedProx", "FedNova"):
+        assert [played[name, task].model.name for task in ("cifar10", "cifar100")] == ["cnn", "mobilenetv2"]
+    dig = played["FedDig", "cifar100"]
+    assert (dig.model.name, dig.model.options["image"], dig.encoder.head) == (
+        "full",
+        "mobilenetv2",
+        "mobilenetv2:random",
+    )
+    assert (dig.batch_size, dig.absence.options["size"], dig.rounds) == (32, 10_000, 300)
+    wish = Wish("feddig-fig12", "paper", changes=("encoder.weights=mine.safetensors",))
+    wanted = only(reproduction("feddig-fig12", "paper"), ["cifar100"])
+    tables = [reproducing.table_for(wanted, row, wanted.columns[0], 0, wish) for row in wanted.rows]
+    assert [column.name for column in wanted.columns] == ["cifar100"]
+    assert {from_table(table).encoder.options["weights"] for table in tables} == {"mine.safetensors"}
+
+
+def test_only_some_rows_and_columns() -> None:
+    whole = reproduction("feddig-table1", "small")
+    some = only(whole, ["none", "FedDig", "FedProx + FedDig"])
+    assert [column.name for column in some.columns] == ["none"]
+    assert [row.name for row in some.rows] == ["FedDig"], "FedProx + FedDig is played in another column only"
+    assert only(whole, []) == whole
+    with pytest.raises(HoldfastError, match="has no 'FedDigg'; did you mean 'FedDig'"):
+        only(whole, ["FedDigg"])
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_tables_fit_80_columns_and_cut_nothing_off(name: str) -> None:
+    wanted = reproduction(name, "small")
+    rows = [*wanted.rows, Row("centralised", {}), Row(LDA, {})]
+    names = [paper.SIZE, paper.DIGESTS, paper.BYTES, paper.SECONDS] if wanted.cost else [c.name for c in wanted.columns]
+    cells = [Cell(row.name, column, (80.0, 91.5), 83.5) for row in rows for column in names]
+    console = Console(width=80, file=io.StringIO())
+    console.print(reproducing.table(cells))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert text.count("85.8 ± 8.1") == len(cells)
 
 
 def test_the_models_have_the_papers_sizes() -> None:
@@ -176,6 +221,9 @@ def test_what_is_said_of_the_numbers() -> None:
         "none: FedDig is +5.0 points over FedAvg.",
         "none: FedDig is not ahead of LDA from its digests (85.0 against 85.0).",
     ]
+    better = [*cells, Cell("FedNova", "none", (82.0,)), Cell("SCAFFOLD", "none", (87.5,))]
+    best = "none: FedDig is +5.0 points over FedAvg, -2.5 over the best baseline, SCAFFOLD (87.5)."
+    assert findings(wanted, better)[0] == best
     assert str(cells[1]) == "85.0 ± 1.4"
 
 

@@ -137,16 +137,24 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (feddig-*; may be repeated).")
+    ] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Reproduce a table or figure of the papers: ours beside theirs."""
     if name.startswith("fedtest"):
-        from holdfast.cli.reproducing_fedtest import reproduce_fedtest as reproduce_paper
+        from holdfast.cli.reproducing_fedtest import reproduce_fedtest
+
+        if only:
+            raise HoldfastError("reproduce --only: the figures of FedTest are played whole.")
+        reproduce_fedtest(name, scale, data, out, seeds, set or [], json)
     else:
         from holdfast.cli.reproducing import reproduce_paper
-    reproduce_paper(name, scale, data, out, seeds, set or [], json)
+
+        reproduce_paper(name, scale, data, out, seeds, set or [], json, only or [])
 
 
 app.command(rich_help_panel=LOOK)(reporting.report)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -21,12 +22,13 @@ from holdfast.experiment import Experiment, from_table, set_key
 from holdfast.files import make_folder, write_file
 from holdfast.plan import make_plan
 from holdfast.reproduce.drawing import save_bars, save_round_curves
-from holdfast.reproduce.plans import Column, Reproduction, Row, reproduction
+from holdfast.reproduce.plans import Column, Reproduction, Row, only, reproduction
 from holdfast.reproduce.results import CENTRALISED, LDA, Cell, as_markdown, cells_of, findings, grid, to_json
 from holdfast.runs import History
 from holdfast.tasks.named import EMBEDDED, load_task
 
 Place = tuple[str, str]  # row, column
+MOST_COLUMNS = 5  # of a table that fits into 80 columns of text
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,18 @@ class Wish:
 
 
 def reproduce_paper(
-    name: str, scale: str, data: Path | None, out: Path | None, seeds: str, changes: list[str], as_json: bool
+    name: str,
+    scale: str,
+    data: Path | None,
+    out: Path | None,
+    seeds: str,
+    changes: list[str],
+    as_json: bool,
+    parts: Sequence[str] = (),
 ) -> None:
     """Play what a table or figure of the paper shows, print ours beside the paper's, and save table, curves, figure."""
     wish = Wish(name, scale, data, read_seeds(seeds), tuple(changes))
-    wanted = reproduction(name, scale)
+    wanted = only(reproduction(name, scale), parts)
     console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
     wanted, left_out = with_data(wanted, wish)
     places = experiments_of(wanted, wish)
@@ -147,11 +156,11 @@ def play_all(places: dict[Place, list[Experiment]], out: Path, console: Console)
     different = {e.fingerprint: e for experiments in places.values() for e in experiments}
     different = dict(sorted(different.items(), key=lambda item: -work(item[1])))  # the longest first: no late surprise
     histories: dict[str, History] = {}
-    total = sum(experiment.rounds for experiment in different.values())
     start, done, all_work = time.perf_counter(), 0.0, sum(map(work, different.values()))
     shown = console if console.is_terminal else Console(quiet=True)  # plain lines: one for each run, not each round
-    with Live(shown, total) as live:
+    with Live(shown, all_work) as live:
         for number, (fingerprint, experiment) in enumerate(different.items(), 1):
+            live.cost = work(experiment) / experiment.rounds
             histories[fingerprint] = play_one(experiment, out / "runs" / fingerprint[:12], live)
             done += work(experiment)
             left = (time.perf_counter() - start) / done * (all_work - done)
@@ -164,8 +173,9 @@ def play_all(places: dict[Place, list[Experiment]], out: Path, console: Console)
 
 def work(experiment: Experiment) -> float:
     """How long a run takes, roughly, in rounds of the features-only model."""
-    heavy = {"cnn": 15.0, "full": 25.0}
-    return experiment.rounds * heavy.get(experiment.model.name, 1.0)
+    model = experiment.model
+    name = "mobilenetv2" if model.options.get("image") == "mobilenetv2" else model.name
+    return experiment.rounds * {"cnn": 15.0, "full": 25.0, "mobilenetv2": 600.0}.get(name, 1.0)
 
 
 def minutes(seconds: float) -> str:
@@ -202,13 +212,21 @@ def show(wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[H
     for (row, column), histories in played.items():
         for line in dict.fromkeys(line for history in histories for line in happenings(history.records)):
             console.print(f"[yellow]note[/] {row}, {column}: {line}", markup=True)
+    console.print(table(cells))
+    for line in [*findings(wanted, cells), *wanted.remarks]:
+        console.print(f"- {line}")
+
+
+def table(cells: Sequence[Cell]) -> Table:
+    """The cells as a table that fits into 80 columns of text: too many conditions stand one below another."""
     rows, columns, texts = grid(cells)
-    view = Table(title="Ours, and the paper's in brackets", title_justify="left")
-    view.add_column("")
+    if turned := len(columns) > MOST_COLUMNS:
+        rows, columns = columns, rows
+    view = Table(title="Ours, and the paper's in brackets", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    view.add_column("", min_width=11)
     for column in columns:
         view.add_column(column, justify="right")
     for row in rows:
-        view.add_row(row, *(texts.get((row, column), "").replace("[", "\\[") for column in columns))
-    console.print(view)
-    for line in [*findings(wanted, cells), *wanted.remarks]:
-        console.print(f"- {line}")
+        found = (texts.get((column, row) if turned else (row, column), "") for column in columns)
+        view.add_row(row, *(text.replace("[", "\\[") for text in found))
+    return view

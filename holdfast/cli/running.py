@@ -164,14 +164,15 @@ def spark(values: list[float], width: int = 24) -> str:
 class Live:
     """A progress bar with time left, accuracy so far and who is absent; plain lines where there is no terminal."""
 
-    def __init__(self, console: Console, rounds: int, done: int = 0, every: int | None = None) -> None:
+    def __init__(self, console: Console, rounds: float, done: int = 0, every: int | None = None) -> None:
+        self.cost = 1.0  # of the rounds that follow, where some runs are slower than others
         self._console = console
-        self._every = every or max(1, rounds // 10)  # plain lines: about ten a run
+        self._every = every or max(1, int(rounds // 10))  # plain lines: about ten a run
         self._accuracy: list[float] = []
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.percentage:.0f}%"),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[news]}"),
             console=console,
@@ -199,6 +200,6 @@ class Live:
         names = ", ".join(map(str, away[:6])) + (f" and {len(away) - 6} more" if len(away) > 6 else "")
         latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
         news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  away: {names}" if away else "")
-        self._progress.update(self._bar, advance=1, description=label, news=news)
+        self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
             self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", away: {names}" if away else ""))

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core import Tensors
 from holdfast.digests import open_digest
 from holdfast.reproduce.paper import BYTES, DIGESTS, SECONDS, SIZE
-from holdfast.reproduce.plans import Reproduction
+from holdfast.reproduce.plans import BASELINES, Reproduction
 from holdfast.runs import History
 
 CENTRALISED, LDA = "centralised", "LDA from the digests alone"
@@ -117,15 +117,23 @@ def findings(wanted: Reproduction, cells: Sequence[Cell]) -> list[str]:
     for column in dict.fromkeys(cell.column for cell in cells):
         for row, other in ((f"FedDig{tail}", f"FedAvg{tail}") for tail in ("", ", none", ", sequential")):
             if (row, column) in found and (other, column) in found:
-                lines.append(
-                    f"{column}: {row} is {found[row, column] - found[other, column]:+.1f} points over {other}."
-                )
+                lines.append(f"{column}: {row} is {points_over(found, row, other, column)}.")
         dig, lda = found.get((wanted.beside or "", column)), found.get((LDA, column))
         if dig is not None and lda is not None and dig <= lda:
             lines.append(
                 f"{column}: {wanted.beside} is not ahead of LDA from its digests ({dig:.1f} against {lda:.1f})."
             )
     return lines
+
+
+def points_over(found: Mapping[tuple[str, str], float], row: str, other: str, column: str) -> str:
+    """How far a row is ahead of FedAvg and of the best baseline, if that is another."""
+    ours = found[row, column]
+    best = max((name for name in BASELINES if (name, column) in found), key=lambda n: found[n, column], default=other)
+    text = f"{ours - found[other, column]:+.1f} points over {other}"
+    if best == other:
+        return text
+    return f"{text}, {ours - found[best, column]:+.1f} over the best baseline, {best} ({found[best, column]:.1f})"
 
 
 def to_json(wanted: Reproduction, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -251,10 +251,15 @@ def open_digest(
 
 def save_digest(path: str | Path, digest: Digest, compact: Compact = Compact()) -> int:
     """Write a digest as one safetensors file, whole or not at all, and say how many bytes it has."""
-    tensors, manifest = digest_to_tensors(digest, compact)
-    content = save(tensors, metadata={"digest": json.dumps(manifest, sort_keys=True)})
+    content = digest_bytes(digest, compact)
     write_file(Path(path), content)
     return len(content)
+
+
+def digest_bytes(digest: Digest, compact: Compact = Compact()) -> bytes:
+    """A digest as the content of a safetensors file."""
+    tensors, manifest = digest_to_tensors(digest, compact)
+    return save(tensors, metadata={"digest": json.dumps(manifest, sort_keys=True)})
 
 
 def load_digest(

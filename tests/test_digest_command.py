@@ -10,7 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from holdfast.cli.digesting import Recipe, digest_app, facts_of, make, reveals
+from holdfast.cli.digest_facts import facts_of, reveals
+from holdfast.cli.digesting import Recipe, digest_app, make
 from holdfast.digests import load_digest
 from holdfast.encoders import make_encoder
 from holdfast.errors import HoldfastError
@@ -146,6 +147,60 @@ def test_the_policy_of_the_house_is_kept(own: Path, tmp_path: Path) -> None:
     make(recipe(own), tmp_path / "out")
     [entry] = read_ledger(tmp_path / "privacy-ledger.json").entries
     assert entry.what == "digest of fashion-mini, file out"
+
+
+def test_one_policy_has_one_ledger_wherever_the_digests_go(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 4.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    strict = recipe(own, mode="moments", encoder="scattering", bits="8")
+    make(strict, tmp_path / "a" / "digest")
+    with pytest.raises(HoldfastError, match="above max_epsilon = 4"):
+        make(strict, tmp_path / "b" / "digest")
+    elsewhere = tmp_path / "mine.toml"
+    elsewhere.write_text('max_epsilon = 1.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    with pytest.raises(HoldfastError, match="above max_epsilon = 4"):  # the house's ledger lies beside this one too
+        make(strict, tmp_path / "c" / "digest", tmp_path / "privacy.toml")
+    with pytest.raises(HoldfastError, match="above max_epsilon = 1"):
+        make(strict, tmp_path / "c" / "digest", elsewhere)
+
+
+@pytest.mark.parametrize("mode", ["moments", "dp-full", "dp-label-public"])
+def test_a_digest_with_a_promise(mode: str, own: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "house" / "mine.toml"
+    policy.parent.mkdir()
+    policy.write_text(f'max_epsilon = 2.5\ndelta = 1e-5\nmodes = ["{mode}"]\n')
+    out = tmp_path / "d.safetensors"
+    asked = ["make", "--samples-of", str(own), "--mode", mode, "--epsilon", "2", "--policy", str(policy)]
+    run = CliRunner().invoke(digest_app, [*asked, "--out", str(out), "--json"])
+    assert run.exit_code == 0, run.output
+    facts = json.loads(run.stdout)
+    assert (facts["mode"], facts["task"], facts["bytes"]) == (mode, "fashion-mini", out.stat().st_size)
+    assert facts["guarantee"].startswith("(2, 1e-05)-differential privacy: replace one record")
+    assert facts["adjacency"] in facts["reveals"][0]
+    [entry] = read_ledger(policy.parent / "privacy-ledger.json").entries
+    assert (entry.claim.mode, entry.what) == (mode, "digest of fashion-mini, file d.safetensors")
+    shown = CliRunner().invoke(digest_app, ["show", str(out)])
+    assert "differential privacy" in " ".join(shown.output.split())
+    again = CliRunner().invoke(digest_app, [*asked, "--out", str(tmp_path / "e.safetensors")])
+    assert "above max_epsilon = 2.5" in str(again.exception)
+    assert not (tmp_path / "e.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"mode": "moment"}, "did you mean 'moments'"),
+        ({"mode": "moments", "delta": 0.0}, "for mode 'moments' above 0"),
+        ({"mode": "dp-full", "weights": "random"}, "mixes with equal weights"),
+        ({"mode": "moments", "encoder": "autoencoder"}, "needs features within a public norm bound"),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_refused(
+    changes: dict[str, object], sentence: str, own: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HoldfastError) as error:
+        make(recipe(own, **{"encoder": "scattering", **changes}), tmp_path / "out")
+    assert sentence in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_digest_is_never_overwritten_and_a_stranger_never_shown(own: Path, tmp_path: Path) -> None:

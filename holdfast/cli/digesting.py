@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from holdfast.cli.digest_facts import show
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
-    from holdfast.digests import Digest
-    from holdfast.mixing import Laplace, Weights
+    from holdfast.encoders import Encoder
+    from holdfast.mixing import Weights
+    from holdfast.privacy.claim import Claim
     from holdfast.tasks import Samples
 
 digest_app = typer.Typer(
     help="Make and look at digests, which stand in for a client that is away.", no_args_is_help=True
 )
 
-PAPER_BYTES = 1272  # the paper: 8 x 8 x 4 features and 62 label values, as float32
 SAMPLE_KEYS = (("x", "y"), ("x_train", "y_train"))
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
 
@@ -39,18 +37,32 @@ def make_command(
         ),
     ] = None,
     encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "scattering",
+    mode: Annotated[
+        str, typer.Option(help="'paper', or with a promise: 'moments', 'dp-full', 'dp-label-public'.")
+    ] = "paper",
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What may leave, its ledger beside it \\[default: the nearest privacy.toml]."
+        ),
+    ] = None,
     spd: Annotated[int, typer.Option(help="Samples per digest; 1: no mixing.")] = 4,
     strategy: Annotated[str, typer.Option(help="Mix 'within' a class or 'across' classes.")] = "within",
     weights: Annotated[str, typer.Option(help="'balanced', 'random', or numbers as in 0.7/0.3.")] = "balanced",
     remainder: Annotated[str, typer.Option(help="Samples left over: 'drop' or 'mix' fewer.")] = "drop",
-    epsilon: Annotated[float | None, typer.Option(help="The paper's nominal epsilon \\[default: no noise].")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="True epsilon \\[default: 3]; mode paper: nominal \\[default: no noise].")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Of the modes with a promise; 0: Laplace noise.")] = 1e-5,
     size: Annotated[int, typer.Option(help="The paper's S, in the noise scale tau / (S epsilon).")] = 20_000,
     bits: Annotated[str, typer.Option(help="Of each feature: 32, 16, 8, 6 or 4.")] = "8",
     json: Json = False,
 ) -> None:
     """Make a digest of a client's samples. Nothing but this file needs to leave the house."""
-    recipe = Recipe(task, data, samples_of, encoder, spd, strategy, weights, remainder, epsilon, size, bits)
-    make(recipe, out)
+    recipe = Recipe(
+        task, data, samples_of, encoder, spd, strategy, weights, remainder, epsilon, size, bits, mode, delta
+    )
+    make(recipe, out, policy)
     show(out, json)
 
 
@@ -78,59 +90,92 @@ class Recipe:
     epsilon: float | None = None
     size: int = 20_000
     bits: str = "8"
+    mode: str = "paper"
+    delta: float = 1e-5
 
 
-def make(recipe: Recipe, out: Path) -> int:
+def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
     """Write the digest of a recipe, and say how many bytes it has; the order of mixing is the system's chance."""
-    import secrets
-
-    import torch
-
     from holdfast.absence.feddig import COMPACT
-    from holdfast.digests import make_digest, save_digest
     from holdfast.encoders import make_encoder
-    from holdfast.files import make_folder
-    from holdfast.mixing import Laplace
+    from holdfast.files import make_folder, write_file
 
     if out.exists():
         raise HoldfastError(f"{out} exists; remove it, or name another file with --out.")
     if recipe.bits not in COMPACT:
         raise HoldfastError(f"digest bits: {recipe.bits!r} is not known; say {', '.join(COMPACT)}.")
-    weights = read_weights(recipe.weights)
-    noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
-    name, classes, samples = samples_for(recipe)
+    task, classes, samples = samples_for(recipe)
     encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
+    prepare = mix if recipe.mode == "paper" else release
+    content, claim = prepare(recipe, task, classes, samples, encoder)
+    keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
+    make_folder(out.parent)
+    write_file(out, content)
+    return len(content)
+
+
+def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:
+    """The published digest: no promise."""
+    import math
+    import secrets
+
+    import torch
+
+    from holdfast.absence.feddig import COMPACT
+    from holdfast.digests import digest_bytes, make_digest
+    from holdfast.mixing import Laplace
+    from holdfast.privacy.claim import only_mixing, paper
+
+    noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
     digest = make_digest(
         encoder.encode(samples.inputs[0]),
         samples.labels,
         classes,
         generator=torch.Generator().manual_seed(secrets.randbits(63)),
         spd=recipe.spd,
-        weights=weights,
+        weights=read_weights(recipe.weights),
         strategy=recipe.strategy,  # type: ignore[arg-type]  # checked by the mixing itself, with a sentence
         remainder=recipe.remainder,  # type: ignore[arg-type]
         noise=noise,
-        task=name,
+        task=task,
         encoder=encoder.fingerprint,
     )
-    keep_policy(digest, noise, out)
-    make_folder(out.parent)
-    return save_digest(out, digest, COMPACT[recipe.bits])
-
-
-def keep_policy(digest: Digest, noise: Laplace | None, out: Path) -> None:
-    """Where the house has a policy (the nearest privacy.toml), the digest is entered in its ledger, or refused."""
-    import math
-
-    from holdfast.privacy.claim import only_mixing, paper
-    from holdfast.privacy.house import house_of, let_out
-
     width = math.prod(digest.feature_shape)
-    house = house_of(out.parent)
-    if house.policy is not None:
-        mixing = only_mixing(width, digest.spd)
-        claim = mixing if noise is None else paper(width, digest.spd, noise.samples, noise.epsilon)
-        let_out(house, claim, f"digest of {digest.task}, file {out.name}")
+    claim = only_mixing(width, digest.spd) if noise is None else paper(width, digest.spd, noise.samples, noise.epsilon)
+    return digest_bytes(digest, COMPACT[recipe.bits]), claim
+
+
+def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:
+    """A digest with a promise, as a client of a run would make it."""
+    import secrets
+
+    import safetensors.torch
+    import torch
+
+    from holdfast.absence import ABSENCES
+    from holdfast.absence.release import check_features, make_release
+    from holdfast.choices import Choice, choose
+    from holdfast.client import About
+    from holdfast.privacy.noise import system
+
+    wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
+    wanted |= {"delta": recipe.delta, "bits": recipe.bits, "epsilon": recipe.epsilon}
+    options = choose(ABSENCES, Choice("feddig", wanted), "digest")
+    about = About(task, classes, encoder.fingerprint, encoder.feature_shape)
+    check_features(options, about)
+    generator = torch.Generator().manual_seed(secrets.randbits(63))
+    features = encoder.encode(samples.inputs[0])
+    sealed, claim = make_release(options, about, features, samples.labels, generator, system())
+    return safetensors.torch.save(sealed), claim
+
+
+def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> None:
+    """Enter the digest in the house's ledger, or refuse it; it lies beside the policy, wherever the digest goes."""
+    from holdfast.privacy.house import LEDGER, House, house_of, let_out
+
+    policy = policy or house_of(out.parent).policy
+    if policy is not None:
+        let_out(House(policy, policy.parent / LEDGER), claim, what)
 
 
 def read_weights(text: str) -> Weights:
@@ -203,82 +248,3 @@ def read_samples(path: Path) -> tuple[Any, Any]:
         except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error):
             raise HoldfastError(unreadable) from None
     return found[0], found[1]
-
-
-def show(path: Path, as_json: bool) -> None:
-    """Print what a digest is."""
-    from holdfast.digests import load_digest
-
-    facts = facts_of(load_digest(path), path)
-    console = Console(highlight=False)
-    if as_json:
-        typer.echo(json_text.dumps(facts, allow_nan=False))
-        return
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("digest", f"{facts['digests']:,} of {'x'.join(map(str, facts['feature_shape']))} features, "
-                 f"{facts['classes']} classes")  # fmt: skip
-    grid.add_row("samples", f"{facts['used']:,} of {facts['samples']:,} are in it, each once"
-                 + (f"; {facts['dropped']} were left over" if facts["dropped"] else ""))  # fmt: skip
-    grid.add_row("protection", f"{facts['mode']}: SpD {facts['spd']}, {facts['strategy']} classes, "
-                 f"weights {facts['weights']}, noise {facts['noise']}")  # fmt: skip
-    grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
-    grid.add_row("size", f"{facts['bytes']:,} bytes, {facts['bytes_per_digest']:.1f} for each digest "
-                 f"({facts['features_as']}); as published it would be {PAPER_BYTES:,} for each")  # fmt: skip
-    console.print(grid)
-    console.print("\nWhat it would reveal to whoever holds it:")
-    for sentence in facts["reveals"]:
-        console.print(f"  - {sentence}", soft_wrap=True)
-
-
-def facts_of(digest: Digest, path: Path) -> dict[str, Any]:
-    """All that is known of a digest, as --json prints it."""
-    from holdfast.files import read_metadata
-
-    content = path.read_bytes()
-    compact = json_text.loads(read_metadata(content)["digest"])["compact"]
-    shares = digest.labels.double().mean(0).tolist()
-    names = ("task", "encoder", "spd", "mode", "strategy", "weights", "noise", "samples", "used", "dropped", "classes")
-    return {
-        "file": str(path),
-        **{name: getattr(digest, name) for name in names},
-        "digests": len(digest),
-        "feature_shape": list(digest.feature_shape),
-        "bytes": len(content),
-        "bytes_per_digest": len(content) / len(digest),
-        "features_as": compact["features"] + (", compressed" if compact["compress"] else ""),
-        "class_shares": [round(share, 6) for share in shares],
-        "reveals": reveals(digest),
-    }
-
-
-def reveals(digest: Digest) -> list[str]:
-    """What a digest tells of a client's samples, in sentences without comfort."""
-    import math
-    import re
-
-    from holdfast.privacy import claim
-    from holdfast.privacy.guessing import log10_mean
-
-    elements = math.prod(digest.feature_shape)
-    sentences = [
-        f"That there are {digest.samples:,} samples, and which classes the {digest.spd} in each digest have: labels "
-        "are mixed, not hidden."
-    ]
-    if digest.spd == 1:
-        sentences.append("The features of every single sample: nothing is mixed.")
-    else:
-        index = log10_mean(digest.spd, 2**32, elements=elements)
-        sentences.append(
-            f"The mean features of {digest.spd} samples, never one alone. Who guesses blindly splits a digest with "
-            f"chance 10^{index:.0f}, but this is an index, not a guarantee: who knows the other {digest.spd - 1} "
-            "samples knows the last one."
-        )
-    if digest.strategy == "within" and digest.spd > 1:
-        sentences.append("Samples of one class are mixed with each other, so a digest shows what its class looks like.")
-    found = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
-    if found:
-        truth = claim.paper(elements, digest.spd, int(found[2]), float(found[1]))
-        sentences += truth.notes
-    elif digest.noise == "none":
-        sentences.append("There is no noise, so there is no differential privacy of any epsilon.")
-    return sentences

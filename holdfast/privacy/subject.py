@@ -24,7 +24,7 @@ from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan, make_plan
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.house import house_of
-from holdfast.privacy.wire import is_moments, open_moments
+from holdfast.privacy.wire import is_moments, open_moments, read_manifest
 from holdfast.runs import Run
 
 
@@ -57,6 +57,8 @@ class Subject:
     accounts: tuple[Account, ...] = ()
     digest: Digest | None = None  # of a file that holds a mixed digest
     size: int | None = None
+    task: str = ""
+    encoder: str = ""  # fingerprint
 
 
 def subject_of(path: Path) -> Subject:
@@ -74,7 +76,7 @@ def subject_of(path: Path) -> Subject:
     if path.suffix in (".toml", ".json"):
         experiment = load(path)
         return _of_experiment(str(path), "experiment", experiment, make_plan(experiment))
-    return _of_file(path)
+    return subject_of_file(path)
 
 
 def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan) -> Subject:
@@ -99,7 +101,8 @@ def _account(client: int, folder: Path, subject: Subject) -> Account:
         return Account(client, 0, math.inf, 0.0, str(error))
 
 
-def _of_file(path: Path) -> Subject:
+def subject_of_file(path: Path) -> Subject:
+    """A digest's file: what it is follows from its settings."""
     where = f"digest file {path}"
     try:
         with safe_open(path, framework="pt") as file:
@@ -112,14 +115,17 @@ def _of_file(path: Path) -> Subject:
         made = open_moments(tensors, where=where)
         options = FedDig(mode="moments", epsilon=made.claim.epsilon_nominal, delta=made.claim.delta)
         classes, k = made.sums.shape
-        return Subject(str(path), "digest", options, claim_of(options, (k,), classes), (k,), classes, size=size)
+        said = read_manifest(tensors["manifest"], where)
+        facts: dict[str, Any] = {"size": size, "task": said["task"], "encoder": said["encoder"]}
+        return Subject(str(path), "digest", options, claim_of(options, (k,), classes), (k,), classes, **facts)
     if saved_by_command:
         digest = load_digest(path)
     else:
         digest = open_digest({n: t for n, t in tensors.items() if n != "claim"}, where=where)
     options = options_of(digest, tensors.get("claim"), where)
     claim = claim_of(options, digest.feature_shape, digest.classes)
-    return Subject(str(path), "digest", options, claim, digest.feature_shape, digest.classes, digest=digest, size=size)
+    facts = {"size": size, "task": digest.task, "encoder": digest.encoder}
+    return Subject(str(path), "digest", options, claim, digest.feature_shape, digest.classes, digest=digest, **facts)
 
 
 def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:

@@ -1,0 +1,139 @@
+"""What a digest's file is, and what it would reveal: printed for its owner, and for a machine."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
+    from holdfast.digests import Digest
+    from holdfast.privacy.subject import Subject
+
+PAPER_BYTES = 1272  # the paper: 8 x 8 x 4 features and 62 label values, as float32
+
+
+def show(path: Path, as_json: bool) -> None:
+    """Print what a digest is."""
+    from holdfast.privacy.subject import subject_of_file
+
+    subject = subject_of_file(path)
+    published = subject.digest if subject.claim.mode == "paper" else None
+    facts = strict_facts(subject) if published is None else facts_of(published, path)
+    if as_json:
+        typer.echo(json_text.dumps(facts, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    console.print(strict_rows(facts) if published is None else published_rows(facts))
+    console.print("\nWhat it would reveal to whoever holds it:")
+    for sentence in facts["reveals"]:
+        console.print(f"  - {sentence}", soft_wrap=True)
+
+
+def published_rows(facts: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("digest", f"{facts['digests']:,} of {'x'.join(map(str, facts['feature_shape']))} features, "
+                 f"{facts['classes']} classes")  # fmt: skip
+    grid.add_row("samples", f"{facts['used']:,} of {facts['samples']:,} are in it, each once"
+                 + (f"; {facts['dropped']} were left over" if facts["dropped"] else ""))  # fmt: skip
+    grid.add_row("protection", f"{facts['mode']}: SpD {facts['spd']}, {facts['strategy']} classes, "
+                 f"weights {facts['weights']}, noise {facts['noise']}")  # fmt: skip
+    grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
+    grid.add_row("size", f"{facts['bytes']:,} bytes, {facts['bytes_per_digest']:.1f} for each digest "
+                 f"({facts['features_as']}); as published it would be {PAPER_BYTES:,} for each")  # fmt: skip
+    return grid
+
+
+def strict_rows(facts: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("digest", f"{facts['mode']}, {'x'.join(map(str, facts['feature_shape']))} features, "
+                 f"{facts['classes']} classes")  # fmt: skip
+    grid.add_row("promise", facts["guarantee"])
+    grid.add_row("noise", f"{facts['noise']}, scale {facts['scale']:.4g} for a sensitivity of "
+                 f"{facts['sensitivity']:.4g} steps; grid {facts['grid']}")  # fmt: skip
+    grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
+    grid.add_row("size", f"{facts['bytes']:,} bytes")
+    return grid
+
+
+def strict_facts(subject: Subject) -> dict[str, Any]:
+    """What a digest with a promise promises; recomputed from its settings, not read from the file."""
+    claim = subject.claim
+    return {
+        "file": subject.name,
+        "task": subject.task,
+        "encoder": subject.encoder,
+        "classes": subject.classes,
+        "feature_shape": list(subject.feature_shape),
+        "bytes": subject.size,
+        "guarantee": claim.guarantee,
+        **{name: value for name, value in claim.as_json().items() if name != "notes"},
+        "reveals": [
+            f"What (epsilon, delta) = ({claim.epsilon_total:.4g}, {claim.delta:g}) lets through of a single record "
+            f"({claim.adjacency}), and what all records have in common: that is what it is for.",
+            "Whether noise was truly added cannot be seen in a file, only at the client that made it.",
+            *claim.notes,
+        ],
+    }
+
+
+def facts_of(digest: Digest, path: Path) -> dict[str, Any]:
+    """All that is known of a digest, as --json prints it."""
+    import safetensors.torch
+
+    from holdfast.compact import bytes_of
+    from holdfast.files import read_metadata
+
+    content = path.read_bytes()
+    manifest = read_metadata(content).get("digest")  # or in a tensor, as digests travel
+    compact = json_text.loads(manifest or bytes_of(safetensors.torch.load(content)["manifest"]))["compact"]
+    shares = digest.labels.double().mean(0).tolist()
+    names = ("task", "encoder", "spd", "mode", "strategy", "weights", "noise", "samples", "used", "dropped", "classes")
+    return {
+        "file": str(path),
+        **{name: getattr(digest, name) for name in names},
+        "digests": len(digest),
+        "feature_shape": list(digest.feature_shape),
+        "bytes": len(content),
+        "bytes_per_digest": len(content) / len(digest),
+        "features_as": compact["features"] + (", compressed" if compact["compress"] else ""),
+        "class_shares": [round(share, 6) for share in shares],
+        "reveals": reveals(digest),
+    }
+
+
+def reveals(digest: Digest) -> list[str]:
+    """What a digest tells of a client's samples, in sentences without comfort."""
+    import math
+    import re
+
+    from holdfast.privacy import claim
+    from holdfast.privacy.guessing import log10_mean
+
+    elements = math.prod(digest.feature_shape)
+    sentences = [
+        f"That there are {digest.samples:,} samples, and which classes the {digest.spd} in each digest have: labels "
+        "are mixed, not hidden."
+    ]
+    if digest.spd == 1:
+        sentences.append("The features of every single sample: nothing is mixed.")
+    else:
+        index = log10_mean(digest.spd, 2**32, elements=elements)
+        sentences.append(
+            f"The mean features of {digest.spd} samples, never one alone. Who guesses blindly splits a digest with "
+            f"chance 10^{index:.0f}, but this is an index, not a guarantee: who knows the other {digest.spd - 1} "
+            "samples knows the last one."
+        )
+    if digest.strategy == "within" and digest.spd > 1:
+        sentences.append("Samples of one class are mixed with each other, so a digest shows what its class looks like.")
+    found = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
+    if found:
+        truth = claim.paper(elements, digest.spd, int(found[2]), float(found[1]))
+        sentences += truth.notes
+    elif digest.noise == "none":
+        sentences.append("There is no noise, so there is no differential privacy of any epsilon.")
+    return sentences

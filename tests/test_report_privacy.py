@@ -11,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from release_helpers import experiment
 from report_helpers import judged, make_run
 
 from holdfast.digests import make_digest, seal_digest
 from holdfast.experiment import from_table
 from holdfast.files import save_tensors
 from holdfast.play import run
+from holdfast.privacy.calibration import gaussian_epsilon, gaussian_ratio
+from holdfast.privacy.house import LEDGER
 from holdfast.report.privacy import UPDATES, privacy_words
 from holdfast.report.story import read_story
 
@@ -42,7 +45,10 @@ def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
     assert words[:2] == [UPDATES, "Each digest: no guarantee: epsilon is infinite (nominal 0.005)."]
     assert "the features alone would cost 6400" in words[2]  # l S epsilon / SpD = 256 x 20,000 x 0.005 / 4
     again = privacy_words(dataclasses.replace(story, digests=[{**noisy, "releases": 3}]))
-    assert again[-1] == "Up to 3 digests of one client were released; each of them costs its epsilon again."
+    assert again[-2:] == [
+        "Adjacency: replace one record.",
+        "Up to 3 digests of one client were released; together they cost epsilon infinite at delta 0.",
+    ]
 
 
 def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
@@ -50,7 +56,21 @@ def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
     story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], **keys))
     moments = {"client": 0, "mode": "moments and noise", "feature_shape": [64], "releases": 1}
     words = privacy_words(dataclasses.replace(story, digests=[moments]))
-    assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy", words[1])
+    assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy: replace one record", words[1])
+    again = privacy_words(dataclasses.replace(story, digests=[{**moments, "releases": 4}]))
+    # Four Gaussians are one of twice the ratio.
+    assert f"together they cost epsilon {gaussian_epsilon(2 * gaussian_ratio(3.0, 1e-5), 1e-5):.4g} at delta" in again[-1]
+
+
+def test_the_privacy_box_of_protected_updates(tmp_path: Path) -> None:
+    keys = {"absence": {"name": "feddig", "mode": "moments"}, "protect": "dp-sgd:epsilon=2", "rounds": 2}
+    history = run(experiment(**keys, scenario="none", batch_size=64), tmp_path / "run")
+    assert history.folder is not None
+    words = privacy_words(read_story(history.folder))
+    assert "over all 2 planned rounds are (2, 1e-05)-differentially private: replace one record" in words[0]
+    assert re.search(r"client 0 has released most: 3 times, for epsilon [34]\.\d+ at delta 1e-05", words[-1])
+    (history.folder / "clients" / "0001" / LEDGER).write_text("{}")
+    assert "What client 1 has spent cannot be told" in privacy_words(read_story(history.folder))[-1]
 
 
 def test_guidance_pictures_of_a_real_run(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def report_command(
     client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
     trials: Annotated[int, typer.Option(help="Releases the audit makes with each canary.", min=20)] = 500,
 ) -> None:
-    """Tell what a digest truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger."""
+    """Tell what leaves a client truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger."""
     from holdfast.files import write_file
     from holdfast.play import one_thread
     from holdfast.privacy.findings import as_json, examine
@@ -43,7 +43,7 @@ def report_command(
     if out is not None and not out.parent.is_dir():
         raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
     with one_thread():
-        findings = examine(subject_of(subject), system(), client, trials)
+        findings = examine(subject_of(subject, client), system(), client, trials)
     if out is not None:
         write_file(out, as_html(findings).encode())
     if json:

@@ -13,17 +13,19 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from holdfast.absence import ABSENCES, FedDig
+from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of
-from holdfast.choices import choose
 from holdfast.compact import bytes_of
 from holdfast.core import Tensors
 from holdfast.digests import Digest, load_digest, open_digest
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan, make_plan
+from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.house import house_of
+from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.noise import system
 from holdfast.privacy.wire import is_moments, open_moments, read_manifest
 from holdfast.runs import Run
 
@@ -36,6 +38,7 @@ class Account:
     releases: int
     spent: float
     allowed: float  # infinite without a policy
+    updates: float  # the part that updates alone would cost
     note: str = ""  # what is wrong with its ledger or policy
 
     @property
@@ -44,13 +47,21 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Updates:
+    """What protects a client's updates: the claim of one round, and for how many rounds it was made."""
+
+    claim: Claim
+    rounds: int
+
+
+@dataclass(frozen=True)
 class Subject:
     """A release by its options; the claim follows from them, what a file claims of itself is not believed."""
 
     name: str
     kind: str  # "digest", "run" or "experiment"
-    options: FedDig
-    claim: Claim
+    options: FedDig | None  # of digests; None: none leave
+    claim: Claim  # of a digest; where none leaves, of a round's update
     feature_shape: tuple[int, ...]
     classes: int
     plan: Plan | None = None  # of a run or experiment whose data are on this machine
@@ -59,14 +70,22 @@ class Subject:
     size: int | None = None
     task: str = ""
     encoder: str = ""  # fingerprint
+    updates: Updates | None = None  # None: they leave as they are
+    releases: int = 1  # digests planned for each client
+
+    @property
+    def planned(self) -> list[Claim]:
+        """All that one client is to release."""
+        digests = [] if self.options is None else [self.claim] * self.releases
+        return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
 
 
-def subject_of(path: Path) -> Subject:
-    """What a path names."""
+def subject_of(path: Path, client: int = 0) -> Subject:
+    """What a path names; updates are told of as this client would send them."""
     if path.is_dir():
         run = Run.open(path)
         plan = make_plan(run.experiment)
-        subject = _of_experiment(str(path), "run", run.experiment, plan)
+        subject = _of_experiment(str(path), "run", run.experiment, plan, client)
         accounts = tuple(
             _account(client, path / "clients" / f"{client:04d}", subject) for client in range(run.experiment.clients)
         )
@@ -75,30 +94,41 @@ def subject_of(path: Path) -> Subject:
         raise HoldfastError(f"{path} does not exist; name a digest's file, a run's folder or an experiment.")
     if path.suffix in (".toml", ".json"):
         experiment = load(path)
-        return _of_experiment(str(path), "experiment", experiment, make_plan(experiment))
+        return _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
     return subject_of_file(path)
 
 
-def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan) -> Subject:
-    options = choose(ABSENCES, experiment.absence, "absence")
-    if not isinstance(options, FedDig):
+def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, client: int) -> Subject:
+    if not 0 <= client < len(plan.parts):
+        raise HoldfastError(f"--client: there are clients 0 to {len(plan.parts) - 1}, not {client}.")
+    options, about, updates = plan.method.absence, plan.method.bench.about, None
+    if plan.guard is not None:
+        claim = plan.guard.claim(len(plan.parts[client][0]), plan.method.learning, system())
+        updates = Updates(claim, experiment.rounds)
+    if isinstance(options, FedDig):
+        claim = claim_of(options, about.feature_shape, about.classes)
+        releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
+        shape = about.feature_shape
+        return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
+    if updates is None:
         raise HoldfastError(
             f"{name}: no digests leave the clients (absence = {experiment.absence.name!r}), only updates of the model, "
-            "which promise nothing."
+            "which promise nothing; protect = 'dp-sgd' would."
         )
-    about = plan.method.bench.about
-    claim = claim_of(options, about.feature_shape, about.classes)
-    return Subject(name, kind, options, claim, about.feature_shape, about.classes, plan)
+    return Subject(name, kind, None, updates.claim, (), about.classes, plan, updates=updates)
 
 
 def _account(client: int, folder: Path, subject: Subject) -> Account:
-    house = house_of(folder, subject.options.policy)
+    assert subject.plan is not None
+    options = subject.plan.guard.options if subject.plan.guard else subject.options
+    house = house_of(folder, options.policy if options else None)
     try:
         policy = house.read_policy(subject.claim.delta)
         ledger = house.read_ledger()
-        return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon)
+        updates = compose([entry.claim for entry in ledger.entries if entry.claim.mode == DP_SGD], policy.delta)
+        return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon, updates)
     except HoldfastError as error:
-        return Account(client, 0, math.inf, 0.0, str(error))
+        return Account(client, 0, math.inf, 0.0, math.inf, str(error))
 
 
 def subject_of_file(path: Path) -> Subject:

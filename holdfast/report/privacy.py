@@ -7,6 +7,11 @@ from holdfast.absence.feddig import FedDig
 from holdfast.absence.release import claim_of
 from holdfast.choices import choose
 from holdfast.errors import HoldfastError
+from holdfast.privacy.accounting import compose
+from holdfast.privacy.claim import REPLACE_ONE
+from holdfast.privacy.house import house_of
+from holdfast.privacy.ledger import Ledger
+from holdfast.privacy.updates import PROTECTIONS, DpSgd
 from holdfast.report.story import Story
 
 UPDATES = "Updates of the model left each client that was heard; they carry no formal guarantee."
@@ -17,16 +22,56 @@ def privacy_words(story: Story) -> list[str]:
 
     The promise follows from the experiment's own options; what a digest's file claims is not believed.
     """
+    protect = choose(PROTECTIONS, story.experiment.protect, "protect")
+    if not isinstance(protect, DpSgd):
+        return [UPDATES, *digest_words(story)]
+    return [update_words(protect, story.experiment.rounds), *digest_words(story), *ledger_words(story, protect)]
+
+
+def update_words(protect: DpSgd, rounds: int) -> str:
+    return (
+        f"Updates of the model left with noise (DP-SGD): those of a client over all {rounds} planned rounds are "
+        f"({protect.epsilon:g}, {protect.delta:g})-differentially private: {REPLACE_ONE}. Accuracies that clients "
+        "report leave exactly."
+    )
+
+
+def digest_words(story: Story) -> list[str]:
     absence = choose(ABSENCES, story.experiment.absence, "absence")
     shape = next((facts["feature_shape"] for facts in story.digests if "feature_shape" in facts), None)
     if not isinstance(absence, FedDig) or shape is None:
-        return [UPDATES]
+        return []
     try:
         claim = claim_of(absence, tuple(shape), len(story.class_names))
     except HoldfastError as error:
-        return [UPDATES, f"What the digests promise cannot be told: {error}"]
-    words = [UPDATES, f"Each digest: {claim.guarantee}.", *claim.notes]
+        return [f"What the digests promise cannot be told: {error}"]
+    words = [f"Each digest: {claim.guarantee}.", *claim.notes]
+    if claim.adjacency not in claim.guarantee:
+        words.append(f"Adjacency: {claim.adjacency}.")
     most = max(facts["releases"] for facts in story.digests)
     if most > 1:
-        words.append(f"Up to {most} digests of one client were released; each of them costs its epsilon again.")
+        total = f"{compose([claim] * most, claim.delta):.4g}".replace("inf", "infinite")
+        words.append(
+            f"Up to {most} digests of one client were released; together they cost epsilon {total} at delta "
+            f"{claim.delta:g}."
+        )
     return words
+
+
+def ledger_words(story: Story, protect: DpSgd) -> list[str]:
+    """What the client with the most releases has spent, by its ledger, where that is on this machine."""
+    most, whose = Ledger(), -1
+    for client in range(story.experiment.clients):
+        house = house_of(story.folder / "clients" / f"{client:04d}")
+        try:
+            ledger = house.read_ledger()
+        except HoldfastError as error:
+            return [f"What client {client} has spent cannot be told: {error}"]
+        if len(ledger.entries) > len(most.entries):
+            most, whose = ledger, client
+    if not most.entries:
+        return []
+    return [
+        f"By its ledger client {whose} has released most: {len(most.entries)} times, for epsilon "
+        f"{most.epsilon(protect.delta):.4g} at delta {protect.delta:g}, digests and updates together."
+    ]

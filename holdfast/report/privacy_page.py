@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.privacy.findings import NOT_COVERED, SHOWN, Findings, versions
+from holdfast.privacy.findings import SHOWN, Findings, versions
+from holdfast.privacy.subject import Updates
 
 Row = Sequence[str]
 STYLE = """
@@ -22,57 +23,85 @@ h2 { font: 600 1.2rem Georgia, serif; margin: 1.8rem 0 .3rem; }
 .verdict { padding: .7rem 1rem; border-left: .4rem solid #5d666d; background: #fff; font-size: 1.05rem; }
 .pass { border-color: #009e73; } .fail, .none { border-color: #c84e00; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
+.facts td:first-child { color: #5d666d; width: 16rem; } ul { margin: .4rem 0; padding-left: 1.2rem; font-size: .92rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #dfdcd6; }
 th { color: #5d666d; font-weight: 600; } .quiet { color: #5d666d; font-size: .92rem; }
 img { image-rendering: pixelated; width: 4.5rem; height: 4.5rem; margin: 0 .3rem .3rem 0; }
 @media (prefers-color-scheme: dark) { body { background: #13171a; color: #e9e8e4; } .verdict { background: #1a1f23; }
-  th, .quiet { color: #a2abb1; } th, td { border-color: #333b41; } }
+  th, .quiet, .facts td:first-child { color: #a2abb1; } th, td { border-color: #333b41; } }
 """
 
 
 def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     """Each part of the report: its heading, its table, and a sentence about it."""
+    subject = findings.subject
+    parts: list[tuple[str, list[Row], str]] = []
+    if subject.options is not None:
+        parts.append(("What a digest promises", digest_rows(findings), " ".join(subject.claim.notes)))
+    if subject.updates is not None:
+        rows = update_rows(findings, subject.updates)
+        parts.append(("What updates promise", rows, " ".join(subject.updates.claim.notes)))
+    spent = "spent" if any(account.releases for account in subject.accounts) else "planned"
+    total: Row = (f"epsilon over all releases, {spent}", number(findings.epsilon_total))
+    parts.append(("In all", [total, ("delta", f"{findings.delta:g}"), ("entropy", entropy(findings))], ""))
+    if subject.accounts:
+        parts.append(("Ledgers", account_rows(findings), "The total holds for all that a client has released."))
+    parts.append(("Not covered", [(sentence,) for sentence in findings.not_covered], ""))
+    parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
+    parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
+    if findings.seen:
+        parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
+    if subject.options is not None:
+        parts.append(("Guessing index", index_rows(findings), INDEX))
+    parts.append(("Versions", list(versions().items()), ""))
+    return parts
+
+
+def digest_rows(findings: Findings) -> list[Row]:
     subject, claim = findings.subject, findings.subject.claim
-    entropy = claim.entropy if claim.mode == "paper" else findings.entropy
-    promise: list[Row] = [
+    rows: list[Row] = [
         ("mode", claim.mode),
         ("adjacency", claim.adjacency),
         ("epsilon asked for (nominal)", number(claim.epsilon_nominal)),
         ("epsilon of the features", number(claim.epsilon_features)),
         ("epsilon of the labels", number(claim.epsilon_labels)),
         ("epsilon of one release", number(claim.epsilon_total)),
-        ("epsilon over all releases", number(findings.epsilon_total)),
         ("delta", f"{claim.delta:g}"),
         ("clip", number(claim.clip)),
         ("noise", f"{claim.noise}, scale {claim.scale:.4g} for a sensitivity of {claim.sensitivity:.4g}"),
         ("grid", claim.grid),
-        ("entropy", entropy),
     ]
-    if subject.size is not None:
-        promise.append(("size", f"{subject.size:,} bytes"))
-    parts = [("What is promised", promise, " ".join(claim.notes))]
-    if subject.accounts:
-        head: Row = ("client", "releases", "epsilon spent", "allowed", "left")
-        rows = [
-            (
-                str(a.client),
-                str(a.releases),
-                number(a.spent),
-                number(a.allowed),
-                number(a.left) + (a.note and f": {a.note}"),
-            )
-            for a in subject.accounts
-        ]
-        parts.append(("Ledgers", [head, *rows], "The total holds for all that a client has released from its records."))
-    parts.append(("Not covered", [(sentence,) for sentence in NOT_COVERED], ""))
-    parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
-    parts.append(("Audit with canaries", [(str(findings.audit),)], AUDIT))
-    if findings.seen:
-        parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
-    parts.append(("Guessing index", index_rows(findings), INDEX))
-    parts.append(("Versions", list(versions().items()), ""))
-    return parts
+    return rows if subject.size is None else [*rows, ("size", f"{subject.size:,} bytes")]
+
+
+def update_rows(findings: Findings, updates: Updates) -> list[Row]:
+    claim = updates.claim
+    return [
+        ("mode", claim.mode),
+        ("adjacency", claim.adjacency),
+        (f"epsilon asked for, for {updates.rounds} rounds", number(claim.epsilon_nominal)),
+        ("epsilon of one round", number(claim.epsilon_total)),
+        ("epsilon of all updates", number(findings.epsilon_updates)),
+        ("delta", f"{claim.delta:g}"),
+        ("clip", number(claim.clip)),
+        ("noise", f"{claim.noise}, scale {claim.scale:.4g} for a sensitivity of {claim.sensitivity:.4g}"),
+        ("grid", claim.grid),
+    ]
+
+
+def account_rows(findings: Findings) -> list[Row]:
+    head: Row = ("client", "releases", "epsilon spent", "of updates alone", "allowed", "left", "")
+    rows = [
+        (str(a.client), str(a.releases), number(a.spent), number(a.updates), number(a.allowed), number(a.left), a.note)
+        for a in findings.subject.accounts
+    ]
+    return [head, *rows] if any(a.note for a in findings.subject.accounts) else [row[:-1] for row in (head, *rows)]
+
+
+def entropy(findings: Findings) -> str:
+    claim = findings.subject.claim
+    return claim.entropy if claim.mode == "paper" and findings.subject.updates is None else findings.entropy
 
 
 MEMBERSHIP = (
@@ -143,11 +172,14 @@ def headline(findings: Findings) -> str:
     if findings.verdict == "NO GUARANTEE":
         return f"NO GUARANTEE. {claim.guarantee[0].upper() + claim.guarantee[1:]}."
     if findings.verdict == "FAIL":
-        return f"FAIL: an attack did better than the claim allows. {findings.audit}"
-    return (
-        f"PASS: one release is {claim.guarantee}; over all releases epsilon {number(findings.epsilon_total)}. No "
-        "attack here did better."
-    )
+        audits = "; ".join(f"{name}: {audit}" for name, audit in findings.audits.items())
+        return f"FAIL: an attack did better than the claim allows. {audits}"
+    subject = findings.subject
+    said = [f"one digest is {claim.guarantee}"] if subject.options is not None else []
+    if subject.updates is not None:
+        said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
+    said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
+    return f"PASS: {'; '.join(said)}. No attack here did better."
 
 
 def as_text(findings: Findings) -> str:
@@ -169,12 +201,7 @@ def as_html(findings: Findings) -> str:
     body = [f"<h1>What leaves the house</h1><p class=quiet>{html.escape(findings.subject.name)}</p>"]
     body.append(f"<p class='verdict {kind}'>{html.escape(headline(findings))}</p>")
     for heading, rows, sentence in sections(findings):
-        wide = len(rows[0]) > 2
-        cells = []
-        for position, row in enumerate(rows):
-            tag = "th" if wide and position == 0 else "td"
-            cells.append("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>")
-        body.append(f"<h2>{html.escape(heading)}</h2><div class=scroll><table>{''.join(cells)}</table></div>")
+        body.append(f"<h2>{html.escape(heading)}</h2>{html_rows(rows)}")
         body += [f"<p class=quiet>{html.escape(sentence)}</p>"] if sentence else []
         if heading.startswith("Attack: seeing") and findings.originals is not None:
             body.append(picture_rows(findings))
@@ -185,6 +212,18 @@ def as_html(findings: Findings) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body>{''.join(body)}</body></html>\n"
     )
+
+
+def html_rows(rows: Sequence[Row]) -> str:
+    """Sentences as a list, facts as a table with two columns, anything wider as a table with a head."""
+    if len(rows[0]) == 1:
+        return f"<ul>{''.join(f'<li>{html.escape(row[0])}</li>' for row in rows)}</ul>"
+    wide = len(rows[0]) > 2
+    cells = []
+    for position, row in enumerate(rows):
+        tag = "th" if wide and position == 0 else "td"
+        cells.append("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>")
+    return f"<div class=scroll><table class={'wide' if wide else 'facts'}>{''.join(cells)}</table></div>"
 
 
 def picture_rows(findings: Findings) -> str:

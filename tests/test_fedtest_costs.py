@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -13,12 +15,13 @@ from hypothesis import strategies as st
 
 from holdfast import costs
 from holdfast.choices import Choice
+from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 from holdfast.core import size
 from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.play import run
-from holdfast.reproduce_fedtest import Curve, findings, reproduce
+from holdfast.reproduce.fedtest import Curve, experiments_of, findings
 from holdfast.trust.tester import test_tensors
 
 
@@ -84,32 +87,51 @@ def test_a_slow_listener_slows_all_who_send() -> None:
     assert collection_seconds(slow, [0], 16) == 6.0
 
 
-def test_the_figures_are_played_and_told_beside_the_claim() -> None:
-    def toy(experiment: Experiment) -> Experiment:
-        assert experiment.task == "mnist"
-        small = {"task": "fashion-mini", "samples": 400, "rounds": 3, "workers": 0}
-        return replace(experiment, **small, model=Choice("linear"))  # type: ignore[arg-type]
+TOY = ["task=fashion-mini", "samples=400", "rounds=3", "workers=0", "model=linear"]
 
-    seen: list[str] = []
-    curves = reproduce("fedtest-fig5", None, changes=toy, watch=lambda label, record: seen.append(label))
-    assert [(curve.method, curve.attackers) for curve in curves] == [
+
+def test_the_figures_are_played_and_told_beside_the_claim(tmp_path: Path) -> None:
+    """Twice into one folder: the second time all runs are there already, and nothing is played again."""
+    for _ in range(2):
+        reproduce_fedtest("fedtest-fig5", "small", None, tmp_path, "0,1", TOY, False)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [(curve["method"], curve["attackers"]) for curve in found["curves"]] == [
         (method, attackers) for attackers in (0, 4) for method in ("FedTest", "FedAvg", "accuracy-based")
     ]
-    assert len(seen) == 18
-    assert all(len(curve.accuracy) == 3 for curve in curves)
-    assert len(findings("fedtest-fig5", curves)) == 1 + 2 * 4
+    assert all(len(curve["accuracy"]) == 3 and len(curve["seeds"]) == 2 for curve in found["curves"])
+    assert len(found["findings"]) == 1 + 2 * 4
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 12
+    assert all(len((folder / "environment.jsonl").read_text().splitlines()) <= 2 for folder in folders)
+
+
+def test_the_figures_need_their_names_scales_and_data(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="fedtest-fig5"):
-        reproduce("fedtest-fig6", None)
+        experiments_of("fedtest-fig6", None, "small", [0])
+    with pytest.raises(HoldfastError, match="say 'small' or 'paper'"):
+        reproduce_fedtest("fedtest-fig4", "large", None, tmp_path / "out", "0", [], True)
+    with pytest.raises(HoldfastError, match="cifar10"):
+        reproduce_fedtest("fedtest-fig4", "small", tmp_path, tmp_path / "out", "0", [], True)
+    assert not (tmp_path / "out").exists(), "nothing is begun that cannot be played"
+    [paper] = experiments_of("fedtest-fig4", None, "paper", [3])["FedTest", 3]
+    assert (paper.rounds, paper.samples, paper.clients, paper.attackers, paper.seed) == (100, None, 20, 3, 3)
 
 
 def test_the_claim_is_judged_both_ways() -> None:
-    slow = Curve("FedAvg", 0, [0.1 * k for k in range(1, 11)])
-    late = Curve("accuracy-based", 0, [0.0] * 10)
-    fast = Curve("FedTest", 0, [0.95] * 10)
-    assert "five-fold speed-up is there (round 1 against 9)" in findings("fedtest-fig4", [fast, slow, late])[-1]
-    same = Curve("FedTest", 0, slow.accuracy)
+    slow = Curve("FedAvg", 0, [[0.1 * k for k in range(1, 11)]])
+    late = Curve("accuracy-based", 0, [[0.0] * 10])
+    fast = Curve("FedTest", 0, [[0.95] * 10])
+    assert "five-fold speed-up is there (1 rounds against 9)" in findings("fedtest-fig4", [fast, slow, late])[-1]
+    same = Curve("FedTest", 0, slow.seeds)
     assert "no five-fold speed-up" in findings("fedtest-fig4", [same, slow, late])[-1]
-    never = Curve("FedTest", 0, [0.0] * 10)
+    never = Curve("FedTest", 0, [[0.0] * 10])
     told = findings("fedtest-fig4", [never, slow, late])
-    assert "does not reach" in told[-1]
-    assert "not within 10 rounds" in told[1]
+    assert "does not come near" in told[-1]
+    assert "more than 10" in told[1]
+
+
+def test_a_curve_is_the_mean_over_seeds() -> None:
+    curve = Curve("FedTest", 0, [[0.2, 0.4, 0.4, 0.4], [0.4, 0.6, 0.6, 0.6]])
+    assert curve.accuracy == pytest.approx([0.3, 0.5, 0.5, 0.5])
+    assert (curve.final, curve.deviation) == (pytest.approx(0.5), pytest.approx(0.1 * 2**0.5))

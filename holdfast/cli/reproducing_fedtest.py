@@ -3,57 +3,79 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
+from holdfast.cli.comparing import play_one
+from holdfast.cli.reproducing import read_seeds
 from holdfast.cli.running import Live, print_json
-from holdfast.errors import HoldfastError, nearest
-from holdfast.experiment import Experiment, from_table, set_key
+from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
 from holdfast.files import make_folder, write_file
+from holdfast.plan import make_plan
 from holdfast.report.curves import COLOURS
-from holdfast.reproduce_fedtest import FIGURES, METHODS, Curve, experiment_of, findings, reproduce
+from holdfast.reproduce.fedtest import METHODS, Curve, experiments_of, findings, reproduce
 
 
 def reproduce_fedtest(
     name: str, scale: str, data: Path | None, out: Path | None, seeds: str, changes: list[str], as_json: bool
 ) -> None:
-    """Play a figure, print what is measured beside the claim, and save numbers and curves."""
+    """Play a figure, print what is measured beside the claim, and save numbers, curves and runs."""
     if scale not in ("small", "paper"):
-        raise HoldfastError(f"--scale is small or paper, not {scale!r}.")
-    if name not in FIGURES:
-        raise HoldfastError(f"reproduce: {name!r} is not known; {nearest(name, FIGURES)}")
+        raise HoldfastError(f"reproduce --scale: {scale!r} is not known; say 'small' or 'paper'.")
     size: Literal["small", "paper"] = "small" if scale == "small" else "paper"
+    numbers = read_seeds(seeds)
+    experiments = [e for group in experiments_of(name, data, size, numbers, changes).values() for e in group]
+    make_plan(experiments[0])  # what does not fit together, or is not there, is said before the first run
     out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(out)
     console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
-    numbers = [int(seed) for seed in seeds.split(",")]
-    rounds = changed(experiment_of(FIGURES[name][0], data, size, "samples", 0, 0), changes).rounds
-    with Live(console, rounds * 2 * len(METHODS) * len(numbers), every=rounds) as live:
-        curves = reproduce(name, data, size, numbers, live.round, lambda experiment: changed(experiment, changes))
-    lines = findings(name, curves)
-    found = {"figure": name, "scale": scale, "seeds": numbers, "curves": [asdict(c) for c in curves], "findings": lines}
+    about = what(experiments[0], len(numbers))
+    console.print(about)
+    try:
+        with Live(console, sum(e.rounds for e in experiments), every=experiments[0].rounds) as live:
+            curves = reproduce(name, data, lambda e: play_one(e, out / "runs", live), size, numbers, changes)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")
+        sys.exit(130)
+    found = {"figure": name, "scale": scale, "seeds": list(numbers), "what": about, "findings": findings(name, curves)}
+    found["curves"] = [curve_to_json(curve) for curve in curves]
     write_file(out / "results.json", json.dumps(found, indent=1).encode())
     save_figure(curves, out / "curves.png", name)
     if as_json:
-        print_json(found)
+        print_json({**found, "folder": str(out)})
         return
-    for line in lines:
-        console.print(line)
-    console.print(f"results.json and curves.png are in [bold]{out}[/]")
+    for line in findings(name, curves):
+        console.print(f"- {line}")
+    console.print(f"results.json, curves.png and all runs are in [bold]{out}[/]")
 
 
-def changed(experiment: Experiment, changes: list[str]) -> Experiment:
-    table = experiment.as_json()
-    for change in changes:
-        set_key(table, change)
-    return from_table(table)
+def what(experiment: Experiment, seeds: int) -> str:
+    """One sentence: which data, how much of them, which network, how long, how often."""
+    samples = f" ({experiment.samples:,} samples)" if experiment.samples else ""
+    return (
+        f"Data: {experiment.task}{samples}, {experiment.clients} clients with random classes; "
+        f"model {experiment.model}; {experiment.rounds} rounds; mean over {seeds} seed{'s' if seeds > 1 else ''}."
+    )
 
 
-def save_figure(curves: list[Curve], path: Path, title: str) -> None:
+def curve_to_json(curve: Curve) -> dict[str, Any]:
+    return {
+        "method": curve.method,
+        "attackers": curve.attackers,
+        "accuracy": curve.accuracy,
+        "final": curve.final,
+        "deviation": curve.deviation,
+        "seeds": [list(values) for values in curve.seeds],
+    }
+
+
+def save_figure(curves: Sequence[Curve], path: Path, title: str) -> None:
     """Solid lines without malicious clients, dashed with them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""The FedDig paper's tables and figures, played again: ours beside the paper's numbers."""
+"""The papers' tables and figures, played again: ours beside the papers' numbers."""

@@ -92,7 +92,8 @@ def lda_accuracy(history: History) -> float:
     test = plan.prepare(plan.task.test)
     state, absence = history.state, plan.method.absence
     assert isinstance(absence, FedDig), "nothing else keeps digests"
-    digests = samples_of(absence, plan.method, state.digests, state.round, sorted(state.digests))
+    believed = absence.believed(state)
+    digests = samples_of(absence, plan.method, believed, state.round, sorted(believed))
     return accuracy(lda_from_digests(digests), test, plan.task.metric)
 
 

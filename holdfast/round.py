@@ -90,6 +90,7 @@ class Record:
     accuracy: float | None = None
     class_accuracy: Sequence[float | None] | None = None
     client_accuracy: Mapping[int, float] | None = None
+    credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
 
 
 def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
@@ -127,7 +128,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         stand_ins=[update.client for update in updates if update.synthetic],
         weights=judged.say,
         scores=judged.scores,
-        suspects=judged.suspects,
+        credibility=judged.credibility,
+        suspects=both(judged.suspects, method.absence.doubts(after)),
         loss=mean_loss(fresh),
         bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
@@ -180,6 +182,12 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         trust=judged.memory,
         accepted={**state.accepted, **counted},
     )
+
+
+def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
+    """Why each client is suspected: for its updates, for its digest, or for both."""
+    clients = sorted({*harm, *doubts})
+    return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
 
 
 def notes_of(reply: Reply) -> list[str]:

@@ -255,7 +255,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 def record_from_json(line: Mapping[str, Any]) -> Record:
     """JSON has text for keys; clients are numbers."""
     values = dict(line)
-    for key in ("absent", "refused", "weights", "scores", "suspects", "client_accuracy"):
+    for key in ("absent", "refused", "weights", "scores", "credibility", "suspects", "client_accuracy"):
         if values.get(key) is not None:
             values[key] = {int(client): value for client, value in values[key].items()}
     return Record(**values)

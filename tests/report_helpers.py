@@ -89,6 +89,7 @@ def busy_run(folder: Path, rounds: int, clients: int, seed: int, number: int, tr
                 stand_ins=[c for c in absent if c % 2],
                 weights={c: wobble[c] / clients for c in heard},
                 scores={c: wobble[c] - 0.5 for c in heard},
+                credibility={c: wobble[c] for c in heard[::2]},
                 suspects=suspects,
                 accuracy=level + 0.02 * wobble[0],
                 class_accuracy=[min(1.0, level + 0.2 * w) for w in wobble[clients:]],

@@ -151,7 +151,7 @@ def test_happenings_are_cut_with_a_word_about_it() -> None:
 def test_the_payload_of_a_run(tmp_path: Path) -> None:
     records = [
         judged(0, 0.5, class_accuracy=[0.5, None, 1.0]),
-        record(1, absent={1: "away (x)"}, weights={0: 1.0}, scores={0: -2.0}, loss=None),
+        record(1, absent={1: "away (x)"}, weights={0: 1.0}, scores={0: -2.0}, credibility={1: 1.0}, loss=None),
     ]
     run = make_run(tmp_path / "a", records, scenario="forever", seed=3)
     told = payload([read_story(run)])["runs"][0]
@@ -162,9 +162,18 @@ def test_the_payload_of_a_run(tmp_path: Path) -> None:
     assert told["classAccuracy"]["rows"][1:] == ["----", "zz--"]
     assert told["weights"] == {"low": 0.0, "high": 1.0, "rows": ["90zz", "qz--"]}  # 324 and 971 of 1,295
     assert told["scores"] == {"low": -2.0, "high": -1.0, "rows": ["--00", "----"]}
+    assert told["credibility"] == {"low": 0.0, "high": 1.0, "rows": ["----", "--zz"]}
     assert (told["scenario"], told["seed"], told["finished"], told["hostile"]) == ("forever", 3, True, [])
     assert told["seconds"]["server_step"] == [0.125, 0.125]
     json.dumps(told, allow_nan=False)
+
+
+def test_a_run_of_old_that_says_nothing_of_credibility_still_opens(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "old", [judged(0, 0.5)])
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [line.pop("credibility") for line in lines] == [{}]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert payload([read_story(run)])["runs"][0]["credibility"] is None
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:

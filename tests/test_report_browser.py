@@ -217,5 +217,6 @@ def test_large_runs_open_quickly(driver: Any, tmp_path: Path) -> None:
     milliseconds = driver.execute_script("const t = performance.timing; return t.loadEventEnd - t.navigationStart")
     assert milliseconds < 3000
     assert inked(driver, "#scores-heat canvas") > 50
+    assert inked(driver, "#credibility-heat canvas") > 50
     assert count(driver, "#trust table") >= 1
     assert complaints(driver) == []

@@ -10,7 +10,8 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
 
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
-(control variate) as its stand-in left it.
+(control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
+(absence/doubt.py) neither stands in nor teaches.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.absence import doubt
 from holdfast.absence.following import follow_memories, last_act, memory_of, stood_in
 from holdfast.absence.nothing import NoStandIns, Nothing
 from holdfast.absence.release import (
@@ -144,6 +146,13 @@ class FedDig(Nothing):
                 refused[reply.client] = str(error)
         return digests, refused
 
+    def believed(self, state: State) -> Mapping[int, Tensors]:
+        doubted = self.doubts(state)
+        return {client: sealed for client, sealed in state.digests.items() if client not in doubted}
+
+    def doubts(self, state: State) -> dict[int, str]:
+        return doubt.in_words(state.absence)
+
     def stand_ins(self, state: State, method: Method) -> NoStandIns:
         return StandIns(self, state, method)
 
@@ -178,7 +187,7 @@ class FedDig(Nothing):
     def standing(self, method: Method, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
         has the right means and spread but blurred borders between classes, which the model knows better by now."""
-        found = samples_of(self, method, state.digests, state.round, clients)
+        found = samples_of(self, method, self.believed(state), state.round, clients)
         share = (TEACH if self.mode == "moments" else 0.0) if self.teach is None else self.teach
         if not share:
             return found
@@ -200,10 +209,14 @@ class FedDig(Nothing):
     def server_step(
         self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
     ) -> State:
-        """Lines 20-22, and the memories of the clients as the moderator follows them."""
+        """Lines 20-22; before it, which digests are doubted, and what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, method)}
+        new = any(before.digests.get(client) is not sealed for client, sealed in after.digests.items())
+        if new and method.trust.doubts_digests:
+            absence |= doubt.of_all(self, method, after.digests)
+        after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
-        if after.digests and self.server_epochs and (absent or self.settle == "always"):
+        if self.believed(after) and self.server_epochs and (absent or self.settle == "always"):
             model, guidance = self.learn_from_digests(after, method)
             absence |= guidance
             if self.literal:
@@ -218,7 +231,7 @@ class FedDig(Nothing):
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
         from holdfast.client import train
 
-        opened = self.standing(method, state, sorted(state.digests))
+        opened = self.standing(method, state, sorted(self.believed(state)))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = method.bench
         fill(bench.model, state.model, state.buffers)
@@ -241,16 +254,17 @@ class StandIns(NoStandIns):
 
     def __init__(self, feddig: FedDig, state: State, method: Method) -> None:
         self._feddig, self._state, self._method = feddig, state, method
+        self._believed = feddig.believed(state)
         # Told to a new thread, since convolutions there would otherwise use all cores: slower, and other bits.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
-        presumed = [client for client in state.absent if client in state.digests]
+        presumed = [client for client in state.absent if client in self._believed]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 
     def result(self, absent: Collection[int]) -> list[Update]:
         for client, future in self._started.items():
             if client not in absent:
                 future.cancel()  # its client is back
-        missing = sorted(client for client in absent if client in self._state.digests)
+        missing = sorted(client for client in absent if client in self._believed)
         futures = [self._started.get(client) or self._submit(client) for client in missing]
         updates = [future.result() for future in futures]
         self._thread.shutdown()

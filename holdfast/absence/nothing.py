@@ -49,6 +49,14 @@ class Nothing:
         """All digests in force after this round's replies, and the clients whose new digest is refused, with why."""
         return state.digests, {}
 
+    def believed(self, state: State) -> Mapping[int, Tensors]:
+        """The digests that stand in, teach and testify."""
+        return state.digests
+
+    def doubts(self, state: State) -> dict[int, str]:
+        """The clients whose digest is not believed, and why."""
+        return {}
+
     def stand_ins(self, state: State, method: Method) -> NoStandIns:
         """Start what stands in for the clients that were away in the last round, while the others train."""
         return NoStandIns()

@@ -109,12 +109,13 @@ def suspected(records: Sequence[Record]) -> dict[int, list[int]]:
 
 
 def suspicions(records: Sequence[Record]) -> list[str]:
-    """Who is suspected at the end, of what, and since when; who was refused, and how often."""
+    """Who is suspected at the end, of what, since when, and believed how far as a tester; who was refused how often."""
     refused: dict[int, int] = {}
     for record in records:
         for client in record.refused:
             refused[client] = refused.get(client, 0) + 1
     found = suspected(records)
+    believed = {client: value for record in records for client, value in record.credibility.items()}
     lines = []
     for client in sorted({*refused, *found}):
         parts = []
@@ -123,6 +124,8 @@ def suspicions(records: Sequence[Record]) -> list[str]:
         if client in found:
             reason = next(record.suspects[client] for record in reversed(records) if client in record.suspects)
             parts.append(f"suspected since round {found[client][0]}: {reason}")
+            if client in believed:
+                parts.append(f"believed to {believed[client]:.0%} as a tester")
         lines.append(f"client {client}: {', '.join(parts)}")
     return lines
 

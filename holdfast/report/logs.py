@@ -29,7 +29,7 @@ def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float
         yield f"seconds/{part}", value
     for kind in ("absent", "refused", "stand_ins", "suspects"):
         yield f"clients/{kind}", float(len(getattr(record, kind)))
-    for group in ("weights", "scores", "client_accuracy"):
+    for group in ("weights", "scores", "credibility", "client_accuracy"):
         for client, value in (getattr(record, group) or {}).items():
             yield f"{group}/{client}", value
     for number, value in enumerate(record.class_accuracy or ()):

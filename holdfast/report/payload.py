@@ -37,6 +37,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
     clients, classes = range(experiment.clients), range(len(story.class_names))
     weights = by_client(records, clients, lambda record: record.weights)
     scores = by_client(records, clients, lambda record: record.scores)
+    credibility = by_client(records, clients, lambda record: record.credibility)
     accuracies = by_client(records, clients, lambda record: record.client_accuracy or {})
     by_class = [[value_at(record.class_accuracy, c) for record in records] for c in classes]
     parts = dict.fromkeys(part for record in records for part in record.seconds)
@@ -59,6 +60,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "classAccuracy": grid(by_class, 0.0, 1.0),
         "weights": grid(weights, 0.0, largest(weights)),
         "scores": grid(scores, -largest([[-v for v in row if v is not None] for row in scores]), largest(scores)),
+        "credibility": grid(credibility, 0.0, 1.0),
         "seconds": {part: [short(record.seconds.get(part, 0.0)) for record in records] for part in parts},
         "up": [record.bytes_up for record in records],
         "down": [record.bytes_down for record in records],

@@ -21,7 +21,7 @@ from holdfast.runs import History
 METHODS = {"FedTest": "fedtest", "FedAvg": "samples", "accuracy-based": "servertest"}
 FIGURES = {"fedtest-fig4": ("cifar10", 3), "fedtest-fig5": ("mnist", 4)}
 SMALL: dict[str, dict[str, Any]] = {
-    "cifar10": {"samples": 4000, "model": "cnn:width=16,hidden=64", "rounds": 24},
+    "cifar10": {"samples": 3000, "model": "cnn:width=16,hidden=64", "rounds": 20},
     "mnist": {"samples": 2000, "model": "cnn:width=8,hidden=32", "rounds": 20},
 }
 PAPER = {"model": "cnn", "rounds": 100}

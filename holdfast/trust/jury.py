@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -61,6 +61,8 @@ HARDLY = 0.1  # a credibility that is said
 @dataclass(frozen=True)
 class Jury(Trust):
     """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
+
+    doubts_digests: ClassVar[bool] = True
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
@@ -110,6 +112,7 @@ class Jury(Trust):
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
             scores={client: float(memory["reputation"][client]) for client in clients},
+            credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
             suspects=self.suspects(memory, clients),
             notes=[*reports.notes, *said_of(near, clients), *hardly_believed(reports.told, memory)],
             bytes_up=reports.bytes_up,
@@ -122,7 +125,7 @@ class Jury(Trust):
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
         tensors = help_tensors(aggregate, state.buffers, updates)
-        if self.evidence == "auto" and len(state.digests) >= 3 and self.run.bench.producer is None:
+        if self.evidence == "auto" and len(self.run.absence.believed(state)) >= 3 and self.run.bench.producer is None:
             return [], Reports(self.hear_digests(clients, tensors, state))
         testers = self.choose(updates, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
@@ -144,9 +147,10 @@ class Jury(Trust):
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
         from holdfast.absence.release import samples_of
 
-        holders = sorted(state.digests)
+        digests = self.run.absence.believed(state)
+        holders = sorted(digests)
         bench, told = self.run.bench, {}
-        opened = samples_of(self.run.absence, self.run, state.digests, state.round, holders)
+        opened = samples_of(self.run.absence, self.run, digests, state.round, holders)
         for holder, digest in zip(holders, opened, strict=True):
             few = Samples((digest.features[: self.most],), digest.labels[: self.most])
             others = [client for client in clients if client != holder]

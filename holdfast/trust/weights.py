@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core import Federation, State, Tensors, Update
 from holdfast.tasks import Samples
@@ -25,6 +25,7 @@ class Judgement:
     say: Mapping[int, float]  # share of the weight each client kept
     memory: Tensors = field(default_factory=dict)
     scores: Mapping[int, float] = field(default_factory=dict)
+    credibility: Mapping[int, float] = field(default_factory=dict)  # of those who test, from 0 to 1
     suspects: Mapping[int, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     bytes_up: int = 0
@@ -34,6 +35,8 @@ class Judgement:
 @dataclass(frozen=True)
 class Trust:
     """A rule that weighs updates. `updates` is never empty and sorted by client."""
+
+    doubts_digests: ClassVar[bool] = False  # whether digests that the others contradict are set aside (FedDig)
 
     run: Any = field(default=None, init=False, repr=False, compare=False)  # the run's Method, once ready
 

@@ -77,6 +77,7 @@ function trustSection(run) {
   const names = clientNames(run);
   if (run.weights) content.push(make("h3", {}, "Share of the average"), heat("weights-heat", `Weight of each client's update in ${nameOf(run)}`, run, run.weights, names, percent, false));
   if (run.scores) content.push(make("h3", {}, "Scores"), heat("scores-heat", `Score of each client in ${nameOf(run)}`, run, run.scores, names, number, false));
+  if (run.credibility) content.push(make("h3", {}, "How far those who tested were believed"), heat("credibility-heat", `Credibility of each client as a tester in ${nameOf(run)}`, run, run.credibility, names, percent, false));
   const suspects = run.happenings.filter(row => row.kind === "suspected" || row.kind === "refused");
   if (suspects.length) content.push(make("h3", {}, "Suspected and refused"), happeningsTable("Who was suspected or refused, and why", suspects, run));
   if (!content.length) return null;

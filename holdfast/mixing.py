@@ -86,7 +86,7 @@ def mixing_weights(plan: Tensor, weights: Weights, generator: torch.Generator) -
     elif isinstance(weights, str):
         raise HoldfastError(f"digest weights: {weights!r} is not known; say 'balanced', 'random' or {spd} numbers.")
     else:
-        shares = torch.tensor(_given_weights(weights, spd), dtype=torch.float64).repeat(len(plan), 1)
+        shares = torch.tensor(given_weights(weights, spd), dtype=torch.float64).repeat(len(plan), 1)
     shares = shares * (plan >= 0)
     total = shares.sum(1, keepdim=True)
     if bool((total <= 0).any()):
@@ -96,7 +96,36 @@ def mixing_weights(plan: Tensor, weights: Weights, generator: torch.Generator) -
     return shares / total
 
 
-def _given_weights(weights: Sequence[float], spd: int) -> list[float]:
+def read_weights(text: str) -> Weights:
+    """Weights of mixing as the user says them.
+
+    >>> read_weights("random"), read_weights("0.75/0.25")
+    ('random', (0.75, 0.25))
+    """
+    if text == "balanced" or text == "random":
+        return text  # type: ignore[return-value]  # mypy does not narrow str to the two words
+    try:
+        return tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        raise HoldfastError(
+            f"digest weights: {text!r} is not known; say 'balanced', 'random' or numbers as in 0.7/0.3."
+        ) from None
+
+
+def heaviest_weight(text: str, spd: int) -> float:
+    """The largest share of a digest that one sample may have.
+
+    >>> heaviest_weight("balanced", 4), heaviest_weight("0.75/0.25", 2), heaviest_weight("random", 4)
+    (0.25, 0.75, 1.0)
+    """
+    weights = read_weights(text)
+    if isinstance(weights, str):
+        return 1 / spd if weights == "balanced" else 1.0
+    return max(weights)
+
+
+def given_weights(weights: Sequence[float], spd: int) -> list[float]:
+    """Weights that the user gave, if they are as many as the samples of a digest and sum to one."""
     given = [float(weight) for weight in weights]
     if len(given) != spd:
         raise HoldfastError(f"digest weights: {len(given)} numbers were given for {spd} samples per digest.")

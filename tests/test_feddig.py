@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from feddig_helpers import OneLayer, Script, digest_of, method_with, reply, sealed, start
+from feddig_helpers import ABOUT, OneLayer, Script, digest_of, method_with, reply, sealed, start
 
 from holdfast.absence import FedDig, release
 from holdfast.absence.feddig import StandIns
@@ -25,6 +25,7 @@ from holdfast.algorithms import AdaBest, FedAvg, FedDyn, Scaffold
 from holdfast.client import train
 from holdfast.core import Absent, Message, Reply, State, Tensors
 from holdfast.digests import open_digest
+from holdfast.errors import HoldfastError
 from holdfast.models import fill, weights_of
 from holdfast.randomness import rng
 from holdfast.round import Method, Record, play_round
@@ -346,3 +347,26 @@ def test_a_digest_that_is_refused_is_asked_for_again() -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         FedDig(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ("0.5/0.5", "2 numbers were given for 4 samples"),
+        ("0.5/0.5/0.5/0.5", "sum to one"),
+        ("heavy", "say 'balanced', 'random' or numbers"),
+    ],
+)
+def test_weights_of_mixing_that_do_not_fit_are_refused(weights: str, sentence: str) -> None:
+    with pytest.raises(HoldfastError, match=sentence):
+        FedDig(weights=weights)
+
+
+def test_given_weights_are_those_of_the_digests_and_of_the_claim() -> None:
+    options = FedDig(spd=2, weights="0.75/0.25", bits="32", epsilon=0.005, size=20_000)
+    features, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    made, claim = release.make_release(replace(options, epsilon=None), ABOUT, features, labels, torch.Generator(), None)  # type: ignore[arg-type]
+    digest = open_digest(made)
+    assert sorted(digest.features[0].tolist()) == [0.25, 0.75]
+    assert (digest.weights, claim.epsilon_features) == ("0.75/0.25", math.inf)
+    assert release.claim_of(options, (256,), 2).epsilon_features == pytest.approx(0.75 * 256 * 20_000 * 0.005)

@@ -50,7 +50,7 @@ def edited(tensors: Tensors, resign: bool = True, **changes: object) -> Tensors:
 
     manifest = json.loads(bytes(tensors["manifest"].numpy()))
     for name, value in changes.items():
-        target = manifest["claim"] if name in manifest["claim"] else manifest
+        target = manifest if name in manifest else manifest["claim"]
         target[name] = value
     rest = {name: tensor for name, tensor in tensors.items() if name != "manifest"}
     if resign:

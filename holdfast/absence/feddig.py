@@ -42,6 +42,7 @@ from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Unwritable
+from holdfast.mixing import given_weights, read_weights
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
@@ -64,7 +65,7 @@ class FedDig(Nothing):
 
     spd: int = 4  # samples per digest
     strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
-    weights: Literal["balanced", "random"] = "balanced"
+    weights: str = "balanced"  # of mixing; or "random", or numbers for the spd samples, as in 0.7/0.3
     epsilon: float | None = None  # mode paper: nominal; none: only mixing. Strict modes: true, for all of a release
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
     bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
@@ -95,6 +96,8 @@ class FedDig(Nothing):
         if self.teach is not None and not 0 <= self.teach < 1:
             raise ValueError(f"teach must be in [0, 1), got {self.teach}.")
         check_options(self)
+        if not isinstance(weights := read_weights(self.weights), str):
+            given_weights(weights, self.spd)
 
     @property
     def true_epsilon(self) -> float:

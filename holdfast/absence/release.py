@@ -27,7 +27,7 @@ from holdfast.core import Reply, Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Damaged, Store
-from holdfast.mixing import Laplace
+from holdfast.mixing import Laplace, heaviest_weight, read_weights
 from holdfast.privacy import claim as claims
 from holdfast.privacy import moments
 from holdfast.privacy.claim import Claim
@@ -161,7 +161,7 @@ def paper_release(
         generator=generator,
         spd=options.spd,
         strategy=options.strategy,
-        weights=options.weights,
+        weights=read_weights(options.weights),
         noise=None if options.epsilon is None else Laplace(options.epsilon, options.size),
         task=about.task,
         encoder=about.encoder,
@@ -173,7 +173,8 @@ def paper_claim(options: FedDig, feature_shape: tuple[int, ...]) -> Claim:
     width = math.prod(feature_shape)
     if options.epsilon is None:
         return claims.only_mixing(width, options.spd)
-    return claims.paper(width, options.spd, options.size, options.epsilon)
+    heaviest = heaviest_weight(options.weights, options.spd)
+    return claims.paper(width, options.spd, options.size, options.epsilon, heaviest)
 
 
 def strict_mix(

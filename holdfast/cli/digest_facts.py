@@ -111,6 +111,7 @@ def reveals(digest: Digest) -> list[str]:
     import math
     import re
 
+    from holdfast.mixing import heaviest_weight
     from holdfast.privacy import claim
     from holdfast.privacy.guessing import log10_mean
 
@@ -132,7 +133,8 @@ def reveals(digest: Digest) -> list[str]:
         sentences.append("Samples of one class are mixed with each other, so a digest shows what its class looks like.")
     found = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
     if found:
-        truth = claim.paper(elements, digest.spd, int(found[2]), float(found[1]))
+        heaviest = heaviest_weight(digest.weights, digest.spd)
+        truth = claim.paper(elements, digest.spd, int(found[2]), float(found[1]), heaviest)
         sentences += truth.notes
     elif digest.noise == "none":
         sentences.append("There is no noise, so there is no differential privacy of any epsilon.")

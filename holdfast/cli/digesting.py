@@ -13,7 +13,6 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.encoders import Encoder
-    from holdfast.mixing import Weights
     from holdfast.privacy.claim import Claim
     from holdfast.tasks import Samples
 
@@ -123,7 +122,7 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
 
     from holdfast.absence.feddig import COMPACT
     from holdfast.digests import digest_bytes, make_digest
-    from holdfast.mixing import Laplace
+    from holdfast.mixing import Laplace, heaviest_weight, read_weights
     from holdfast.privacy.claim import only_mixing, paper
 
     noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
@@ -141,7 +140,9 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
         encoder=encoder.fingerprint,
     )
     width = math.prod(digest.feature_shape)
-    claim = only_mixing(width, digest.spd) if noise is None else paper(width, digest.spd, noise.samples, noise.epsilon)
+    claim = only_mixing(width, digest.spd)
+    if noise is not None:
+        claim = paper(width, digest.spd, noise.samples, noise.epsilon, heaviest_weight(digest.weights, digest.spd))
     return digest_bytes(digest, COMPACT[recipe.bits]), claim
 
 
@@ -176,22 +177,6 @@ def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> None
     policy = policy or house_of(out.parent).policy
     if policy is not None:
         let_out(House(policy, policy.parent / LEDGER), claim, what)
-
-
-def read_weights(text: str) -> Weights:
-    """Weights of mixing as the user says them.
-
-    >>> read_weights("random"), read_weights("0.75/0.25")
-    ('random', (0.75, 0.25))
-    """
-    if text == "balanced" or text == "random":
-        return text  # type: ignore[return-value]  # mypy does not narrow str to the two words
-    try:
-        return tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        raise HoldfastError(
-            f"digest weights: {text!r} is not known; say 'balanced', 'random' or numbers as in 0.7/0.3."
-        ) from None
 
 
 def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:

@@ -76,34 +76,35 @@ class Claim:
         return cls(**{**values, "notes": tuple(values.get("notes", ()))})
 
 
-def paper(features: int, spd: int, S: int, epsilon: float) -> Claim:
+def paper(features: int, spd: int, S: int, epsilon: float, heaviest: float | None = None) -> Claim:
     """The claim of the published mixed digest: float Laplace noise of scale tau / (S epsilon) on means of SpD records.
 
-    Were tau public, a record would change its digest by at most tau/SpD in each of l coordinates: L1 sensitivity
-    l tau / SpD, hence epsilon = l S epsilon / SpD. As tau is the client's largest feature and the labels are released
-    exactly, strictly it is infinite.
+    Were tau public, a record would change its digest by at most w tau in each of l coordinates, w being the heaviest
+    weight of mixing (usually 1/SpD): L1 sensitivity w l tau, hence epsilon = w l S epsilon. As tau is the client's
+    largest feature and the labels are released exactly, strictly it is infinite.
 
     >>> paper(features=256, spd=4, S=20000, epsilon=0.005).epsilon_features
     6400.0
     """
+    w = 1 / spd if heaviest is None else heaviest
     return Claim(
         mode="paper",
         adjacency=REPLACE_ONE,
         epsilon_nominal=epsilon,
-        epsilon_features=features * S * epsilon / spd,
+        epsilon_features=w * features * S * epsilon,
         epsilon_labels=math.inf,
         epsilon_total=math.inf,
         delta=0.0,
         noise="laplace (floating point)",
         scale=1 / (S * epsilon),
-        sensitivity=features / spd,
+        sensitivity=w * features,
         grid="none; scale and sensitivity in units of tau",
         clip=math.inf,
         entropy="pseudo-random floats",
         spd=spd,
         notes=(
             f"Epsilon {epsilon:g} is nominal: were tau public, the features alone would cost "
-            f"{features * S * epsilon / spd:g}.",
+            f"{w * features * S * epsilon:g}.",
             "Strictly epsilon is infinite: tau is taken from the data and the mixed labels are released exactly.",
             "Floating-point noise leaks through its low bits.",
         ),

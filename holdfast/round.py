@@ -112,7 +112,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
     after = learn(replace(state, digests=digests), updates, judged, method)
-    after = method.absence.server_step(state, after, updates, [*absent, *refused], method)  # FedDig: learn from digests
+    missed = [*absent, *refused, *judged.unheard]
+    after = method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
     clock.lap("server_step")
 
     notes = [note for reply in heard for note in notes_of(reply)]

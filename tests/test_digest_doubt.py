@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from feddig_helpers import digest_of, experiment, method_with, reply, sealed, start
+from feddig_helpers import Script, digest_of, experiment, method_with, reply, sealed, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.absence import FedDig
 from holdfast.absence.doubt import Cells, agreements, cells_of, in_words, mixed_cells, moment_cells
-from holdfast.core import State, Tensors
+from holdfast.core import Federation, Message, Reply, State, Tensors, Update
 from holdfast.digests import make_digest
 from holdfast.experiment import Experiment, from_table
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
 from holdfast.privacy import moments
 from holdfast.privacy.noise import system
+from holdfast.round import play_round
 from holdfast.trust.jury import Jury
+from holdfast.trust.weights import Judgement, Uniform
 
 LINE = np.array([[0.0], [1.0], [2.0], [3.0]])  # where four classes lie
 
@@ -156,6 +158,27 @@ def test_digests_are_judged_once_and_again_when_one_is_new() -> None:
     better = method.absence.server_step(marked, replace(marked, digests=mended), [], [], method)
     assert bool((better.absence["agreement"] > 0.5).all())
     assert in_words(better.absence) == in_words(before.absence) == {}
+
+
+@dataclass(frozen=True)
+class Deaf(Uniform):
+    """Hears everybody, and says it hardly hears client 1."""
+
+    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+        return replace(super().judge(updates, federation, state), unheard=[1])
+
+
+def test_who_is_hardly_heard_is_missed_and_its_digest_teaches() -> None:
+    def answer(message: Message) -> Reply:
+        return reply(message.client, [[0.0, 0.0], [0.0, 0.0]], four_of_a_kind(message.client))
+
+    learnt = {}
+    for name, trust in (("heard", Uniform()), ("unheard", Deaf())):
+        method = replace(method_with(FedDig()), trust=trust)
+        state, _ = play_round(start(method), Script(2, answer), method)
+        learnt[name] = float(state.model["w"].abs().sum())
+    assert learnt["heard"] == 0, "nobody is missed, so the server step waits"
+    assert learnt["unheard"] > 0
 
 
 # In a run ----------------------------------------------------------------------------------------------------------

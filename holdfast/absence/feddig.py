@@ -210,7 +210,7 @@ class FedDig(Nothing):
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
 
     def server_step(
-        self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
+        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], method: Method
     ) -> State:
         """Lines 20-22; before it, which digests are doubted, and what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, method)}
@@ -219,7 +219,7 @@ class FedDig(Nothing):
             absence |= doubt.of_all(self, method, after.digests)
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
-        if self.believed(after) and self.server_epochs and (absent or self.settle == "always"):
+        if self.believed(after) and self.server_epochs and (missed or self.settle == "always"):
             model, guidance = self.learn_from_digests(after, method)
             absence |= guidance
             if self.literal:

@@ -62,9 +62,10 @@ class Nothing:
         return NoStandIns()
 
     def server_step(
-        self, before: State, after: State, updates: Sequence[Update], absent: Collection[int], method: Method
+        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], method: Method
     ) -> State:
-        """The state after the moderator's own step, given the state before the round and after the averaging."""
+        """The state after the moderator's own step, given that before the round and after the averaging; `missed` are
+        the clients that are away, refused, or hardly heard by the trust rule."""
         return after
 
     def model_of(self, state: State) -> Tensors:

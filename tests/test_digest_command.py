@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from holdfast.cli.digest_facts import facts_of, reveals
+from holdfast.cli.digest_facts import facts_of
 from holdfast.cli.digesting import Recipe, digest_app, make
 from holdfast.digests import load_digest
 from holdfast.encoders import make_encoder
 from holdfast.errors import HoldfastError
+from holdfast.privacy.findings import as_json, examine
 from holdfast.privacy.ledger import read_ledger
+from holdfast.privacy.noise import system
+from holdfast.privacy.subject import subject_of, subject_of_file
 from holdfast.tasks.named import load_task
 
 
@@ -31,6 +35,12 @@ def own(tmp_path: Path) -> Path:
 
 def recipe(own: Path, **changes: object) -> Recipe:
     return Recipe(**{"task": "fashion-mini", "samples_of": own, "encoder": "autoencoder", "bits": "32", **changes})  # type: ignore[arg-type]
+
+
+def told(path: Path) -> dict[str, Any]:
+    subject = subject_of_file(path)
+    assert subject.digest is not None
+    return facts_of(subject.digest, subject.claim, path)
 
 
 def test_a_digest_of_a_clients_own_file(own: Path, tmp_path: Path) -> None:
@@ -60,7 +70,7 @@ def test_all_options_reach_the_digest(own: Path, tmp_path: Path) -> None:
     digest = load_digest(tmp_path / "d")
     assert (digest.spd, digest.strategy, digest.weights, digest.dropped) == (2, "within", "0.75/0.25", 0)
     assert digest.noise == "laplace:epsilon=0.01,samples=20000 (nominal)"
-    facts = facts_of(digest, tmp_path / "d")
+    facts = told(tmp_path / "d")
     assert facts["features_as"] == "int8, compressed"
     assert facts["mode"] == "mixing and noise"
     assert sum(facts["class_shares"]) == pytest.approx(1.0)
@@ -69,11 +79,11 @@ def test_all_options_reach_the_digest(own: Path, tmp_path: Path) -> None:
 
 def test_what_it_reveals_is_said_without_comfort(own: Path, tmp_path: Path) -> None:
     make(recipe(own, spd=1), tmp_path / "open")
-    text = " ".join(reveals(load_digest(tmp_path / "open")))
+    text = " ".join(told(tmp_path / "open")["reveals"])
     assert "every single sample" in text
     assert "no differential privacy" in text
     make(recipe(own, epsilon=0.005), tmp_path / "paper")
-    text = " ".join(reveals(load_digest(tmp_path / "paper")))
+    text = " ".join(told(tmp_path / "paper")["reveals"])
     assert "10^-2349" in text  # the published setting: 256 elements, SpD 4
     assert "cost 6400" in text
     assert "infinite" in text
@@ -89,6 +99,9 @@ def test_the_commands(own: Path, tmp_path: Path) -> None:
     assert facts["digests"] == 12
     assert facts["spd"] == 4
     assert facts["mode"] == "only mixing"
+    assert facts["adjacency"] == "replace one record"
+    assert facts["guessing_index"]["median"] <= facts["guessing_index"]["worst"] < 0
+    assert "the published bound" in " ".join(run.output.split())
     assert len(facts["reveals"]) >= 3
 
 
@@ -178,6 +191,10 @@ def test_a_digest_with_a_promise(mode: str, own: Path, tmp_path: Path) -> None:
     assert facts["adjacency"] in facts["reveals"][0]
     [entry] = read_ledger(policy.parent / "privacy-ledger.json").entries
     assert (entry.claim.mode, entry.what) == (mode, "digest of fashion-mini, file d.safetensors")
+    said = as_json(examine(subject_of(out, policy=policy), system(), trials=20))
+    [account] = said["accounts"]
+    assert (account["client"], account["releases"]) == (None, 1)
+    assert account["left"] == pytest.approx(2.5 - account["spent"])
     shown = CliRunner().invoke(digest_app, ["show", str(out)])
     assert "differential privacy" in " ".join(shown.output.split())
     again = CliRunner().invoke(digest_app, [*asked, "--out", str(tmp_path / "e.safetensors")])

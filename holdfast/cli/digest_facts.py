@@ -12,6 +12,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.digests import Digest
+    from holdfast.privacy.claim import Claim
     from holdfast.privacy.subject import Subject
 
 PAPER_BYTES = 1272  # the paper: 8 x 8 x 4 features and 62 label values, as float32
@@ -23,7 +24,7 @@ def show(path: Path, as_json: bool) -> None:
 
     subject = subject_of_file(path)
     published = subject.digest if subject.claim.mode == "paper" else None
-    facts = strict_facts(subject) if published is None else facts_of(published, path)
+    facts = strict_facts(subject) if published is None else facts_of(published, subject.claim, path)
     if as_json:
         typer.echo(json_text.dumps(facts, allow_nan=False))
         return
@@ -42,6 +43,8 @@ def published_rows(facts: dict[str, Any]) -> Table:
                  + (f"; {facts['dropped']} were left over" if facts["dropped"] else ""))  # fmt: skip
     grid.add_row("protection", f"{facts['mode']}: SpD {facts['spd']}, {facts['strategy']} classes, "
                  f"weights {facts['weights']}, noise {facts['noise']}")  # fmt: skip
+    grid.add_row("promise", f"{facts['guarantee']}; adjacency: {facts['adjacency']}")
+    grid.add_row("guessing index", index_words(facts["guessing_index"]))
     grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
     grid.add_row("size", f"{facts['bytes']:,} bytes, {facts['bytes_per_digest']:.1f} for each digest "
                  f"({facts['features_as']}); as published it would be {PAPER_BYTES:,} for each")  # fmt: skip
@@ -81,12 +84,13 @@ def strict_facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def facts_of(digest: Digest, path: Path) -> dict[str, Any]:
+def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
     """All that is known of a digest, as --json prints it."""
     import safetensors.torch
 
     from holdfast.compact import bytes_of
     from holdfast.files import read_metadata
+    from holdfast.privacy.findings import guessing_index
 
     content = path.read_bytes()
     manifest = read_metadata(content).get("digest")  # or in a tensor, as digests travel
@@ -102,17 +106,24 @@ def facts_of(digest: Digest, path: Path) -> dict[str, Any]:
         "bytes_per_digest": len(content) / len(digest),
         "features_as": compact["features"] + (", compressed" if compact["compress"] else ""),
         "class_shares": [round(share, 6) for share in shares],
-        "reveals": reveals(digest),
+        "adjacency": claim.adjacency,
+        "guarantee": claim.guarantee,
+        "guessing_index": guessing_index(digest.spd, digest.feature_shape, digest.features),
+        "reveals": reveals(digest, claim),
     }
 
 
-def reveals(digest: Digest) -> list[str]:
+def index_words(index: dict[str, Any]) -> str:
+    """log10 of the chance to split a digest by blind guessing, in a line."""
+    holds = "holds" if index["paper_bound_holds"] else "does NOT hold at this SpD"
+    each = f"; here easiest {index['worst']:.1f}, median {index['median']:.1f}" if "worst" in index else ""
+    return f"log10 {index['average']} on average{each}; the published bound {index['paper_bound']} {holds}"
+
+
+def reveals(digest: Digest, claim: Claim) -> list[str]:
     """What a digest tells of a client's samples, in sentences without comfort."""
     import math
-    import re
 
-    from holdfast.mixing import heaviest_weight
-    from holdfast.privacy import claim
     from holdfast.privacy.guessing import log10_mean
 
     elements = math.prod(digest.feature_shape)
@@ -131,11 +142,4 @@ def reveals(digest: Digest) -> list[str]:
         )
     if digest.strategy == "within" and digest.spd > 1:
         sentences.append("Samples of one class are mixed with each other, so a digest shows what its class looks like.")
-    found = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
-    if found:
-        heaviest = heaviest_weight(digest.weights, digest.spd)
-        truth = claim.paper(elements, digest.spd, int(found[2]), float(found[1]), heaviest)
-        sentences += truth.notes
-    elif digest.noise == "none":
-        sentences.append("There is no noise, so there is no differential privacy of any epsilon.")
-    return sentences
+    return [*sentences, *claim.notes]

@@ -172,11 +172,11 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
 
 def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> None:
     """Enter the digest in the house's ledger, or refuse it; it lies beside the policy, wherever the digest goes."""
-    from holdfast.privacy.house import LEDGER, House, house_of, let_out
+    from holdfast.privacy.house import beside, house_of, let_out
 
     policy = policy or house_of(out.parent).policy
     if policy is not None:
-        let_out(House(policy, policy.parent / LEDGER), claim, what)
+        let_out(beside(policy), claim, what)
 
 
 def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:

@@ -31,6 +31,10 @@ def report_command(
     ] = None,
     client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
     trials: Annotated[int, typer.Option(help="Releases the audit makes with each canary.", min=20)] = 500,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),
+    ] = None,
 ) -> None:
     """Tell what leaves a client truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger."""
     from holdfast.files import write_file
@@ -43,7 +47,7 @@ def report_command(
     if out is not None and not out.parent.is_dir():
         raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
     with one_thread():
-        findings = examine(subject_of(subject, client), system(), client, trials)
+        findings = examine(subject_of(subject, client, policy), system(), client, trials)
     if out is not None:
         write_file(out, as_html(findings).encode())
     if json:
@@ -117,13 +121,19 @@ def row(setting: Setting) -> dict[str, Any]:
 
 
 def table(title: str, settings: Sequence[Setting]) -> Table:
-    view = Table(title=title, title_justify="left")
-    for name in ("absence =", "adjacency"):
-        view.add_column(name, overflow="fold")
+    """Settings by mode, and what each gives; the adjacency, which is the mode's, stands below."""
+    view = Table(title=title, title_justify="left", caption_justify="left")
+    for name in ("mode", "options"):
+        view.add_column(name)
     for name in ("true epsilon", "accuracy", "bytes a client"):
         view.add_column(name, justify="right")
     for setting in settings:
         accuracy = "-" if setting.accuracy is None else f"{setting.accuracy:.1%}"
         bytes_ = "-" if setting.size is None else f"{setting.size:,}"
-        view.add_row(setting.words, setting.claim.adjacency, f"{setting.epsilon_total:.4g}", accuracy, bytes_)
+        epsilon = f"{setting.epsilon_total:.4g}".replace("inf", "infinite")
+        view.add_row(setting.options.mode, setting.choices, epsilon, accuracy, bytes_)
+    modes: dict[str, dict[str, None]] = {}  # by adjacency, each once
+    for setting in settings:
+        modes.setdefault(setting.claim.adjacency, {})[setting.options.mode] = None
+    view.caption = "\n".join(f"Adjacency of {', '.join(those)}: {words}." for words, those in modes.items())
     return view

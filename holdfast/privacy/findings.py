@@ -114,12 +114,14 @@ def _attack_digest(
         encoded = encoder.encode(own.inputs[0]).flatten(1)
         pair = _random_pair(encoded, own.labels)
         members.append(tell_apart(options, claim, pair, *arguments, who="two of the owner's records, at random"))
-        seen = attacks_on(options, claim, encoder, own, others, subject.classes)
-        originals = as_floats(own.inputs[0])
+        if own.inputs[0].ndim == 4:  # a picture: anything else is nobody's to recognise
+            seen = attacks_on(options, claim, encoder, own, others, subject.classes)
+            originals = as_floats(own.inputs[0])
         if claim.mode != "moments":
             features = torch.stack([group.mean(0) for group in encoded.split(options.spd)])
     audited = audit_release(options, claim, worst, subject.classes, trials, source)
-    return members, audited, seen, originals, _index(subject, options.spd, features)
+    index = None if claim.mode == "moments" else guessing_index(options.spd, subject.feature_shape, features)
+    return members, audited, seen, originals, index
 
 
 def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
@@ -143,11 +145,9 @@ def _random_pair(features: Tensor, labels: Tensor) -> tuple[Record, Record]:
     return (rows[a], int(labels[a])), (rows[b], int(labels[b]))
 
 
-def _index(subject: Subject, spd: int, features: Tensor | None) -> dict[str, Any] | None:
+def guessing_index(spd: int, shape: tuple[int, ...], features: Tensor | None) -> dict[str, Any]:
     """The published guessing index: its average, and of the digests at hand the easiest and the median."""
-    if subject.claim.mode == "moments":
-        return None
-    elements = math.prod(subject.feature_shape)
+    elements = math.prod(shape)
     found: dict[str, Any] = {
         "average": round(guessing.log10_mean(spd, 2**32, elements=elements), 1),
         "average_ordered": round(guessing.log10_mean(spd, 2**32, ordered=True, elements=elements), 1),

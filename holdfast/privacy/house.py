@@ -50,6 +50,11 @@ def house_of(folder: Path | None, named: str | None = None) -> House:
     return House(policy, None if site is None else site / LEDGER)
 
 
+def beside(policy: Path | None) -> House:
+    """The house of one client alone, whose ledger lies beside its policy wherever its digests go."""
+    return House(policy, None if policy is None else policy.parent / LEDGER)
+
+
 def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
     """Enter a release in the ledger, or refuse it; only after this returns may the release leave."""
     policy = house.read_policy(claim.delta)

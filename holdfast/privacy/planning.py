@@ -41,12 +41,13 @@ class Setting:
     @property
     def words(self) -> str:
         """As the experiment says it."""
-        said = [f'name = "feddig", mode = "{self.options.mode}"']
-        said += [] if self.options.mode == "paper" else [f"epsilon = {self.options.true_epsilon:.4g}"]
-        said += [] if self.options.mode == "moments" else [f"spd = {self.options.spd}"]
-        if self.options.mode != "moments" and self.options.strategy == "within":
-            said.append('strategy = "within"')
-        return "{" + ", ".join(said) + "}"
+        return f'{{name = "feddig", mode = "{self.options.mode}", {self.choices}}}'
+
+    @property
+    def choices(self) -> str:
+        """What the mode leaves to choose."""
+        epsilon = [] if self.options.mode == "paper" else [f"epsilon = {self.options.true_epsilon:.4g}"]
+        return ", ".join(epsilon if self.options.mode == "moments" else [*epsilon, f"spd = {self.options.spd}"])
 
 
 def settings_for(

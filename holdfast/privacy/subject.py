@@ -23,7 +23,7 @@ from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan, make_plan
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.house import house_of
+from holdfast.privacy.house import House, beside, house_of
 from holdfast.privacy.ledger import DP_SGD
 from holdfast.privacy.noise import system
 from holdfast.privacy.wire import is_moments, open_moments, read_manifest
@@ -34,7 +34,7 @@ from holdfast.runs import Run
 class Account:
     """What one client has released so far, and what its policy leaves."""
 
-    client: int
+    client: int | None  # None: the house that keeps a digest's file
     releases: int
     spent: float
     allowed: float  # infinite without a policy
@@ -80,8 +80,8 @@ class Subject:
         return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
 
 
-def subject_of(path: Path, client: int = 0) -> Subject:
-    """What a path names; updates are told of as this client would send them."""
+def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subject:
+    """What a path names; updates are told of as this client would send them, a file with its house's policy."""
     if path.is_dir():
         run = Run.open(path)
         plan = make_plan(run.experiment)
@@ -95,7 +95,9 @@ def subject_of(path: Path, client: int = 0) -> Subject:
     if path.suffix in (".toml", ".json"):
         experiment = load(path)
         return _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
-    return subject_of_file(path)
+    subject = subject_of_file(path)
+    house = beside(policy or house_of(path.parent).policy)
+    return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
 
 
 def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, client: int) -> Subject:
@@ -121,9 +123,12 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
 def _account(client: int, folder: Path, subject: Subject) -> Account:
     assert subject.plan is not None
     options = subject.plan.guard.options if subject.plan.guard else subject.options
-    house = house_of(folder, options.policy if options else None)
+    return _read(client, house_of(folder, options.policy if options else None), subject.claim.delta)
+
+
+def _read(client: int | None, house: House, delta: float) -> Account:
     try:
-        policy = house.read_policy(subject.claim.delta)
+        policy = house.read_policy(delta)
         ledger = house.read_ledger()
         updates = compose([entry.claim for entry in ledger.entries if entry.claim.mode == DP_SGD], policy.delta)
         return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon, updates)
@@ -165,7 +170,7 @@ def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:
         nominal = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
         if nominal:
             common |= {"epsilon": float(nominal[1]), "size": int(nominal[2])}
-        return FedDig(**common)
+        return FedDig(**common, weights=digest.weights)
     try:
         said = Claim.from_json(json.loads(bytes_of(claim)))
         share = said.epsilon_labels / said.epsilon_nominal if said.mode == "dp-full" else 0.5

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.privacy.findings import SHOWN, Findings, versions
-from holdfast.privacy.subject import Updates
+from holdfast.privacy.subject import Account, Updates
 
 Row = Sequence[str]
 STYLE = """
@@ -93,10 +93,14 @@ def update_rows(findings: Findings, updates: Updates) -> list[Row]:
 def account_rows(findings: Findings) -> list[Row]:
     head: Row = ("client", "releases", "epsilon spent", "of updates alone", "allowed", "left", "")
     rows = [
-        (str(a.client), str(a.releases), number(a.spent), number(a.updates), number(a.allowed), number(a.left), a.note)
+        (name_of(a), str(a.releases), number(a.spent), number(a.updates), number(a.allowed), number(a.left), a.note)
         for a in findings.subject.accounts
     ]
     return [head, *rows] if any(a.note for a in findings.subject.accounts) else [row[:-1] for row in (head, *rows)]
+
+
+def name_of(account: Account) -> str:
+    return "this house" if account.client is None else str(account.client)
 
 
 def entropy(findings: Findings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.absence import FedDig
-from holdfast.absence.doubt import Cells, agreements, cells_of, in_words, mixed_cells, moment_cells
+from holdfast.absence.doubt import Cells, agreements, cells_of, contradicted, in_words, mixed_cells, moment_cells
 from holdfast.core import Federation, Message, Reply, State, Tensors, Update
 from holdfast.digests import make_digest
 from holdfast.experiment import Experiment, from_table
@@ -37,44 +38,50 @@ def told(means: dict[int, float], counts: float = 10.0, classes: int = 4) -> Cel
     return Cells(np.array([counts * (c in means) for c in range(classes)]), found, np.ones((1, 1)), 10.0)
 
 
+def agreement_of(client: int, digests: dict[int, Cells]) -> tuple[float, int]:
+    return dict(zip(digests, agreements(list(digests.values())), strict=True))[client]
+
+
 def test_agreement_by_hand() -> None:
     """Others have class 0 at 0 and class 1 at 1. Who has them at .25 and 1: t = (.5 - .25) / .5 and 1, so .75."""
     others = {client: told({0: 0.0, 1: 1.0}) for client in range(3)}
-    assert agreements({**others, 9: told({0: 0.25, 1: 1.0})})[9] == pytest.approx(0.75)
-    swapped = agreements({**others, 9: told({0: 1.0, 1: 0.0})})
-    assert swapped == {9: -1.0}, "of the three that are left nobody has three others to be judged by"
-    weighed = replace_counts(told({0: 1.0, 1: 1.0}), [30.0, 10.0, 0.0, 0.0])
-    assert agreements({**others, 9: weighed})[9] == pytest.approx(-0.5), "30 samples lie at 1, 10 are right"
-
-
-def replace_counts(cells: Cells, counts: list[float]) -> Cells:
-    return cells._replace(counts=np.array(counts))
+    assert agreement_of(9, {**others, 9: told({0: 0.25, 1: 1.0})}) == (pytest.approx(0.75), 2)
+    weighed = told({0: 1.0, 1: 1.0})._replace(counts=np.array([30.0, 10.0, 0.0, 0.0]))
+    assert agreement_of(9, {**others, 9: weighed}) == (pytest.approx(-0.5), 2), "30 samples lie at 1, 10 are right"
+    assert contradicted({**others, 7: told({0: 0.0, 1: 1.0}), 9: told({0: 1.0, 1: 0.0})}) == {9: -1.0}
 
 
 def test_nobody_contradicts_who_alone_holds_a_class() -> None:
     """Class 3 of client 9 lies where the others have class 0, and yet nobody can say that it is wrong."""
     others = {client: told({0: 0.0, 1: 1.0, 2: 2.0}) for client in range(5)}
-    assert 9 not in agreements({**others, 9: told({3: 0.0})})
-    assert agreements({**others, 9: told({3: 0.0, 1: 1.0})})[9] == 1.0, "judged on what others hold"
+    assert agreement_of(9, {**others, 9: told({3: 0.0})}) == (0.0, 0)
+    assert agreement_of(9, {**others, 9: told({3: 0.0, 1: 1.0})}) == (1.0, 1), "judged on what others hold"
     two = {**others, 7: told({3: 3.0}), 8: told({3: 3.0})}
-    assert 9 not in agreements({**two, 9: told({3: 0.0})}), "two others could be the liars"
-    assert agreements({**two, 6: told({3: 3.0}), 9: told({3: 0.0})})[9] == -1.0
+    assert contradicted({**two, 9: told({3: 0.0})}) == {}, "two others could be the liars"
+    assert contradicted({**two, 6: told({3: 3.0}), 9: told({3: 0.0})}) == {9: -1.0}
 
 
 def test_three_are_too_few_and_a_few_samples_say_nothing() -> None:
     three = {client: told({0: 0.0, 1: 1.0}) for client in range(3)}
-    assert agreements(three) == {}
-    assert agreements({}) == {}
-    assert 9 not in agreements({**three, 9: told({0: 1.0, 1: 0.0}, counts=3.0)})
+    assert agreements(list(three.values())) == [(0.0, 0)] * 3
+    assert contradicted({}) == contradicted(three) == {}
+    assert agreement_of(9, {**three, 9: told({0: 1.0, 1: 0.0}, counts=3.0)}) == (0.0, 0)
 
 
 def test_poisoned_digests_do_not_drag_honest_ones_down() -> None:
     """Class 3 is held by one honest client and three liars, who are contradicted everywhere else and go first."""
     honest = {client: told({0: 0.0, 1: 1.0, 2: 2.0}) for client in range(6)} | {6: told({3: 3.0})}
     liars = {client: told({0: 3.0, 1: 2.0, 2: 1.0, 3: 0.0}) for client in (7, 8, 9)}
-    found = agreements(honest | liars)
-    assert sorted(client for client, value in found.items() if value < 0) == [7, 8, 9]
-    assert 6 not in found, "once the liars are gone, nobody else holds class 3"
+    assert agreement_of(6, honest | liars)[0] < 0, "three against one"
+    assert sorted(contradicted(honest | liars)) == [7, 8, 9]
+
+
+def test_where_noise_drowns_all_digests_nobody_is_judged() -> None:
+    """Means that are noise alone: most agreements are below zero, and no digest is any worse than the others."""
+    random = np.random.default_rng(0)
+    noise = {c: Cells(np.full(6, 9.0), random.normal(size=(6, 20)), np.eye(20), 9.0) for c in range(9)}
+    assert statistics.median(value for value, _ in agreements(list(noise.values()))) < 0
+    assert contradicted(noise) == {}
 
 
 @given(st.integers(4, 9), st.integers(0, 2**31), st.permutations(range(9)))
@@ -87,10 +94,13 @@ def test_honest_digests_agree_in_any_order(clients: int, seed: int, order: list[
         return Cells(random.integers(0, 30, 5) * 1.0, places + 0.1 * random.normal(size=(5, 6)), np.eye(6), 9.0)
 
     digests = {client: honest() for client in range(clients)}
-    found = agreements(digests)
-    assert all(value > 0.5 for value in found.values())
+    found = dict(zip(digests, agreements(list(digests.values())), strict=True))
+    assert all(value > 0.5 for value, judged in found.values() if judged)
     shuffled = {client: digests[client] for client in order if client in digests}
-    assert agreements(shuffled) == pytest.approx(found)
+    for client, (value, judged) in zip(shuffled, agreements(list(shuffled.values())), strict=True):
+        assert (value, judged) == (pytest.approx(found[client][0]), found[client][1])
+    liar = {10: digests[0]._replace(means=places[[1, 2, 3, 4, 0]])}
+    assert set(contradicted(shuffled | liar)) == set(contradicted(digests | liar)) <= {10}
 
 
 @pytest.mark.parametrize("strategy", ["within", "across"])
@@ -142,7 +152,7 @@ def test_a_contradicted_digest_does_not_teach_and_is_named() -> None:
     assert sorted(judged.digests) == [0, 1, 2, 3, 4], "it is kept, and judged again when another one comes"
     _, plain = after_digests(method_with(FedDig()).trust)
     assert sorted(feddig.believed(plain)) == [0, 1, 2, 3, 4], "other rules believe every digest"
-    assert "agreement" not in plain.absence
+    assert "contradicted" not in plain.absence
     _, without = after_digests(method_with(FedDig()).trust, holders=range(4))
     assert torch.equal(judged.model["w"], without.model["w"]), "as if it had never been sent"
     assert not torch.equal(judged.model["w"], plain.model["w"])
@@ -151,12 +161,11 @@ def test_a_contradicted_digest_does_not_teach_and_is_named() -> None:
 def test_digests_are_judged_once_and_again_when_one_is_new() -> None:
     before, judged = after_digests(Jury())
     method = replace(method_with(FedDig(settle="always"), clients=5), trust=Jury())
-    marked = replace(judged, absence={**judged.absence, "agreement": torch.full((5,), 0.5, dtype=torch.float64)})
+    marked = replace(judged, absence={**judged.absence, "contradicted": torch.full((5,), 0.5, dtype=torch.float64)})
     same = method.absence.server_step(marked, marked, [], [], method)
-    assert same.absence["agreement"].tolist() == [0.5] * 5, "nothing new, nothing to judge"
+    assert same.absence["contradicted"].tolist() == [0.5] * 5, "nothing new, nothing to judge"
     mended = {**judged.digests, 4: four_of_a_kind(3)}
     better = method.absence.server_step(marked, replace(marked, digests=mended), [], [], method)
-    assert bool((better.absence["agreement"] > 0.5).all())
     assert in_words(better.absence) == in_words(before.absence) == {}
 
 
@@ -210,17 +219,17 @@ def test_every_mode_is_judged(absence: str) -> None:
     model, feddig = plan.model(), plan.method.absence
     assert isinstance(feddig, FedDig)
     digests = {c: feddig.make_digest(plan.client(c, model, None), 0) for c in range(8)}
-    found = agreements({c: cells_of(feddig, plan.method, sealed) for c, sealed in digests.items()})
-    assert len(found) == 8
-    assert sorted(c for c, value in found.items() if value < 0) == sorted(plan.hostile)
+    cells = {c: cells_of(feddig, plan.method, sealed) for c, sealed in digests.items()}
+    assert all(judged for _, judged in agreements(list(cells.values())))
+    assert sorted(contradicted(cells)) == sorted(plan.hostile)
 
 
 def test_honest_clients_with_one_class_each_are_not_judged() -> None:
     history = run(experiment(trust="jury", rounds=2))
     assert not history.records[-1].suspects
     assert history.state is not None
-    assert bool(history.state.absence["agreement"].isnan().all())
+    assert bool(history.state.absence["contradicted"].isnan().all())
 
 
-def test_an_experiment_of_old_has_no_memory_of_agreement() -> None:
+def test_an_experiment_of_old_has_no_memory_of_doubt() -> None:
     assert in_words({}) == {}

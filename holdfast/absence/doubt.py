@@ -7,8 +7,9 @@ coordinate by coordinate, of their means, where at least three of them hold clas
     t_cd = <m_c - (M_c + M_d)/2, M_c - M_d> / (|M_c - M_d|^2 / 2)      +1: where the others have class c, -1: class d
     agreement_i = sum_c n_c min_d t_cd / sum_c n_c,    t in [-1, 1],    c, d over classes that the others know
 
-A digest is contradicted if its agreement is below zero: by weight, its classes lie nearer to other classes than to
-their own. The most contradicted one, over all classes together, is set aside and the rest are judged again, so that
+A digest is contradicted if its agreement is below zero (by weight, its classes lie nearer to other classes than to
+their own) and 0.5 below the median digest's, which itself must be above zero: where noise drowns all digests, nobody is
+judged. The most contradicted one, over all classes together, is set aside and the rest are judged again, so that
 poisoned digests do not speak against honest ones. Classes that fewer than three others hold are not judged: nobody can
 contradict who alone holds a class, and one word against another proves nothing.
 """
@@ -16,6 +17,7 @@ contradict who alone holds a class, and one word against another proves nothing.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,23 +38,24 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 OTHERS = 3  # who must hold a class: of two, one could be hostile, and nobody could say which
 FEW = 4  # samples of a class, below which its mean says too little
+BELOW = 0.5  # the median agreement: where noise lowers everybody's, zero alone would be unfair
 FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 
 
 def of_all(options: FedDig, method: Method, digests: Mapping[int, Tensors]) -> Tensors:
-    """What is to be remembered of the digests: each client's agreement, NaN where nothing can be judged."""
-    found = agreements({client: cells_of(options, method, sealed) for client, sealed in digests.items()})
+    """What is to be remembered of the digests: the agreement of those that are contradicted, NaN for all others."""
+    found = contradicted({client: cells_of(options, method, sealed) for client, sealed in digests.items()})
     values = [found.get(client, math.nan) for client in range(method.clients)]
-    return {"agreement": torch.tensor(values, dtype=torch.float64)}
+    return {"contradicted": torch.tensor(values, dtype=torch.float64)}
 
 
 def in_words(memory: Tensors) -> dict[int, str]:
     """Whose digest is contradicted, as it was remembered; nobody's where digests were never judged."""
-    values = memory["agreement"].tolist() if "agreement" in memory else []
+    values = memory["contradicted"].tolist() if "contradicted" in memory else []
     return {
         client: f"the other digests contradict its digest (agreement {value:+.2f})"
         for client, value in enumerate(values)
-        if value < 0
+        if not math.isnan(value)
     }
 
 
@@ -65,21 +68,23 @@ class Cells(NamedTuple):
     rows: float  # that the scatter is a sum of
 
 
-def agreements(digests: Mapping[int, Cells]) -> dict[int, float]:
-    """The agreement of each digest that can be judged, below zero for those that the others contradict."""
+def contradicted(digests: Mapping[int, Cells]) -> dict[int, float]:
+    """The clients whose digest the others contradict, with its agreement."""
     found: dict[int, float] = {}
     left = dict(sorted(digests.items()))
     while True:
-        now = dict(zip(left, agreements_once(list(left.values())), strict=True))
-        contradicted = [client for client, (agreement, _) in now.items() if agreement < 0]
-        if not contradicted:
-            return found | {client: agreement for client, (agreement, judged) in now.items() if judged}
-        worst = min(contradicted, key=lambda client: math.prod(now[client]))
+        now = dict(zip(left, agreements(list(left.values())), strict=True))
+        usual = statistics.median([agreement for agreement, judged in now.values() if judged] or [0.0])
+        low = min(0.0, usual - BELOW)
+        against = [client for client, (agreement, _) in now.items() if agreement < low]
+        if usual <= 0 or not against:
+            return found
+        worst = min(against, key=lambda client: math.prod(now[client]))
         found[worst] = now[worst][0]
         del left[worst]
 
 
-def agreements_once(digests: Sequence[Cells]) -> list[tuple[float, int]]:
+def agreements(digests: Sequence[Cells]) -> list[tuple[float, int]]:
     """The agreement of each digest with all others, and in how many classes it was judged."""
     if len(digests) <= OTHERS:
         return [(0.0, 0)] * len(digests)

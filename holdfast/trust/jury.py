@@ -53,6 +53,7 @@ MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
 RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2)}
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
+TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 HARDLY = 0.1  # a credibility that is said
@@ -191,10 +192,10 @@ class Jury(Trust):
         rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
         reputation[clients] += rate * (evidence - reputation[clients])
         accused[clients] += self.fast * (harm - accused[clients])
-        bad = doubtful(after, clients)
         most = 2 * max(self.patience, self.exclude)
-        doubts = after["doubts"].numpy()
-        doubts[clients] = np.where(bad, np.minimum(doubts[clients] + 1, most), np.maximum(doubts[clients] - 1, 0))
+        doubts, bad = after["doubts"].numpy(), doubtful(after, clients)
+        change = np.where(bad, int(np.median(evidence) > TELLING), -1)
+        doubts[clients] = np.clip(doubts[clients] + change, 0, most)
         return after
 
     def weights_of(self, masses: Values, memory: Tensors, clients: Sequence[int]) -> Values:

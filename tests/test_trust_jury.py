@@ -142,6 +142,22 @@ def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
     assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([0.25] * 4)
 
 
+def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
+    trust = Jury(patience=1)
+    memory = trust.begin(4)
+    memory["scale"].fill_(0.2)
+    late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(4)}  # all agree on client 1, but the median help is 0
+    for _ in range(5):
+        memory = trust.remember(late, range(4), [], memory)
+    assert float(memory["accused"][1]) < -2.2
+    assert memory["doubts"].tolist() == [0, 0, 0, 0]
+    assert trust.suspects(memory, range(4)) == {}
+    telling = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
+    memory = trust.remember(telling, range(4), [], memory)
+    assert list(trust.suspects(memory, range(4))) == [1]
+    assert trust.remember(late, range(4), [], memory)["doubts"].tolist() == [0, 1, 0, 0]  # nor does it take any away
+
+
 def test_a_claim_of_samples_buys_little_and_if_all_are_bad_all_count() -> None:
     claimed = [Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 10, 10, 2**40])]
     assert fair_samples(claimed).tolist() == [10, 10, 10, 40]

@@ -123,7 +123,7 @@ def suspicions(records: Sequence[Record]) -> list[str]:
             parts.append(f"refused {refused[client]} time{'s' if refused[client] > 1 else ''}")
         if client in found:
             reason = next(record.suspects[client] for record in reversed(records) if client in record.suspects)
-            parts.append(f"suspected since round {found[client][0]}: {reason}")
+            parts.append(f"suspected since round {found[client][0] + 1}: {reason}")
             if client in believed:
                 parts.append(f"believed to {believed[client]:.0%} as a tester")
         lines.append(f"client {client}: {', '.join(parts)}")
@@ -151,7 +151,12 @@ def happenings(records: Iterable[Record]) -> list[str]:
 
 
 def rounds_text(rounds: list[int]) -> str:
-    return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} and {len(rounds) - 1} later"
+    """Rounds as people count them, from 1.
+
+    >>> rounds_text([0]), rounds_text([4, 5, 7])
+    ('1', '5 and 2 later')
+    """
+    return f"{rounds[0] + 1}" if len(rounds) == 1 else f"{rounds[0] + 1} and {len(rounds) - 1} later"
 
 
 def spark(values: list[float], width: int = 24) -> str:

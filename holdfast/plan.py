@@ -142,7 +142,8 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
         if hasattr(absence, "policy"):
             method = replace(method, absence=replace(absence, policy=policy))
     keep = 2 * experiment.checkpoint_every + 2
-    return Guard(options, experiment.rounds, experiment.fingerprint[:16], keep), method
+    series = replace(experiment, data=None).fingerprint[:16]  # wherever its data lie
+    return Guard(options, experiment.rounds, series, keep), method
 
 
 def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:

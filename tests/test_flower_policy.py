@@ -113,3 +113,16 @@ def test_the_privacy_section_is_where_the_ledger_looks_for_it_and_nowhere_twice(
     with pytest.raises(HoldfastError, match="both say what may leave; keep one of them"):
         carry_privacy(policy, tmp_path)
     assert (tmp_path / "privacy.toml").read_text() == "max_epsilon = 1.0\n"
+
+
+def test_what_protected_updates_cost_holds_for_all_of_a_sites_experiments(tmp_path: Path) -> None:
+    policy = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["dp-sgd"]\nprotect_updates = true\n'
+    keys = {"absence": "none", "scenario": "none", "clients": 2, "rounds": 1, "batch_size": 64}
+    first, second = (private(**keys, protect="dp-sgd:epsilon=3", lr=lr) for lr in (0.1, 0.2))
+    assert not play_with(tmp_path, first, policy).records[0].absent
+    again = play_with(tmp_path, second, policy, "again").records[0]
+    assert list(again.absent) == [1]  # the one with a policy
+    assert "above max_epsilon = 3.5" in again.absent[1]
+    unprotected = play_with(tmp_path, private(**keys), policy, "third").records[0]
+    assert "updates must be protected" in unprotected.absent[1]
+    assert len(read_ledger(tmp_path / "site-1" / "privacy-ledger.json").entries) == 1

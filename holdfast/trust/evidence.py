@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Values = NDArray[np.float64]
-FEW = 4  # reports: with fewer on a client, how they differ says less than how reports differ in general
+FEW = 1  # report's worth of how reports differ in general, where those on one client are few
 
 
 def matrix_of(told: Mapping[int, Mapping[int, float]], witnesses: Sequence[int], clients: Sequence[int]) -> Values:

@@ -117,7 +117,7 @@ def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: 
     log = here.log("stranger")
     wait_until(lambda: "started again" in log.read_text(), "it is refused and tries again")
     assert "SuperNode ID" not in log.read_text()
-    assert "stranger" not in here.flwr("supernode", "list", "up", "--format", "json")
+    assert "stranger" not in here.flwr(["supernode", "list", "up", "--format", "json"])
     here.kill("stranger")
 
 

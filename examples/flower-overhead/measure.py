@@ -1,4 +1,4 @@
-"""What an exchange costs beyond training, and the bytes between sites and SuperLink: real processes on loopback.
+"""What an exchange costs beyond training, in seconds, bytes and memory: real processes on loopback.
 
 python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--waits flower] [--insecure]
 
@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ class Relay:
     def _accept(self) -> None:
         while True:
             theirs, _ = self._server.accept()
-            ours = socket.create_connection(("127.0.0.1", self._port))
-            for source, target in ((theirs, ours), (ours, theirs)):
-                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+            with suppress(OSError):  # the SuperLink is down: the site hangs up
+                ours = socket.create_connection(("127.0.0.1", self._port))
+                for source, target in ((theirs, ours), (ours, theirs)):
+                    threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -52,6 +54,17 @@ class Relay:
                 target.sendall(data)
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was measured."""
+
+    up: float  # seconds until all sites were up
+    run: float  # seconds of the run
+    passed: int  # bytes between sites and SuperLink during the run
+    memory: int  # bytes of all processes, at most
+    exchanges: list[dict[str, Any]]
 
 
 def main() -> None:
@@ -69,42 +82,75 @@ def main() -> None:
         "model": "cnn", "partition": "iid",
     })  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
-        print_figures(wanted, *play(Path(name), wanted, chosen))
+        print_figures(wanted, play(Path(name), wanted, chosen))
 
 
-def play(folder: Path, wanted: Any, chosen: argparse.Namespace) -> tuple[int, list[dict[str, Any]]]:
-    """Bytes that passed during the run, and its exchanges."""
+def play(folder: Path, wanted: Any, chosen: argparse.Namespace) -> Seen:
+    """Start everything, play the run, take everything down."""
     here = Local(folder, secure=not chosen.insecure)
     sites = usual_names(chosen.sites)
     try:
+        start = time.monotonic()
         if here.secure:
             make_keys(here.keys, sites)
         here.start_link()
         relay = Relay(here.port)
+        if here.secure:
+            here.register(*sites)
         for site in sites:
-            if here.secure:
-                here.register(site)
             here.start_node(site, relay.address)
-        time.sleep(15)  # until all have started: their start is not counted
+        while not all("SuperNode ID" in here.log(site).read_text() for site in sites):
+            time.sleep(0.1)
+        up = time.monotonic()
         before = relay.count
-        here.begin(write_app(folder / "app", wanted), out=str(folder / "run"), half=chosen.half).wait()
-        return relay.count - before, read_lines(folder / "run" / "exchanges.jsonl")  # type: ignore[return-value]
+        moderator = here.begin(write_app(folder / "app", wanted), out=str(folder / "run"), half=chosen.half)
+        memory = 0
+        while moderator.poll() is None:
+            memory = max(memory, sum(map(memory_of, members(here))))
+            time.sleep(1)
+        lines: Any = read_lines(folder / "run" / "exchanges.jsonl")
+        return Seen(up - start, time.monotonic() - up, relay.count - before, memory, lines)
     finally:
         here.close()
 
 
-def print_figures(wanted: Any, passed: int, exchanges: list[dict[str, Any]]) -> None:
+def members(here: Local) -> list[int]:
+    """All processes of a federation, those that its processes started among them."""
+    heads = {process.pid for process in here.processes.values()}
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            found += [pid] if os.getsid(pid) in heads else []
+    return found
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process; what it shares with others counts by its share."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def print_figures(wanted: Any, seen: Seen) -> None:
     start = make_plan(wanted).start()
     model = size(start.model) + size(start.buffers)
-    beyond = [line["seconds"] - max(line["working"].values()) for line in exchanges]
-    trains = [line["seconds"] - max(line["working"].values()) for line in exchanges if line["job"] == "train"]
+    beyond = [line["seconds"] - max(line["working"].values()) for line in seen.exchanges]
+    trains = [line["seconds"] for line in seen.exchanges if line["job"] == "train"]
+    absent = sum(len(line["absent"]) for line in seen.exchanges)
     ideal = model * 2 * wanted.clients * wanted.rounds + model * wanted.clients  # and one evaluation at the end
-    payload = sum(line["bytes_down"] + line["bytes_up"] for line in exchanges)
+    payload = sum(line["bytes_down"] + line["bytes_up"] for line in seen.exchanges)
     print(f"model {model / 1e6:.2f} MB, {wanted.clients} sites, {wanted.rounds} rounds and one evaluation")
     print(f"seconds of an exchange beyond its slowest site's work: median {statistics.median(beyond):.2f}, "
-          f"of training rounds {statistics.median(trains):.2f}, most {max(beyond):.2f}")  # fmt: skip
+          f"least {min(beyond):.2f}, most {max(beyond):.2f}; "
+          f"of a whole round: median {statistics.median(trains):.2f}")  # fmt: skip
+    print(f"seconds until all sites were up: {seen.up:.0f}; of the run, its start included: {seen.run:.0f}; "
+          f"absences: {absent}; memory at most: {seen.memory / 1e9:.1f} GB")  # fmt: skip
     print(f"Holdfast's messages: {payload / 1e6:.2f} MB, {payload / ideal:.3f} x (model x 2 x sites)")
-    print(f"bytes between sites and SuperLink: {passed / 1e6:.2f} MB, {passed / ideal:.3f} x (model x 2 x sites)")
+    print(f"bytes between sites and SuperLink: {seen.passed / 1e6:.2f} MB, "
+          f"{seen.passed / ideal:.3f} x (model x 2 x sites)")  # fmt: skip
 
 
 if __name__ == "__main__":

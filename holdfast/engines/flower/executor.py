@@ -45,7 +45,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from holdfast.engines.flower.local import end_with_parent
-from holdfast.engines.flower.waits import pace, shorten_app
+from holdfast.engines.flower.waits import NEAR, pace, shorten_app
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast")
@@ -107,7 +107,7 @@ class Executor:
                     log.exception("A task failed")
                 idle_since = time.monotonic()
             else:
-                time.sleep(pace(time.monotonic() - idle_since, most=MOST))
+                time.sleep(pace(time.monotonic() - idle_since, NEAR, MOST))
 
     def work(self, token: str) -> None:
         """Do one task: take the message, call the app, give the reply back."""

@@ -20,7 +20,8 @@ from importlib import import_module
 from types import SimpleNamespace
 
 log = logging.getLogger("holdfast")
-LEAST, MOST = 0.05, 1.0  # seconds between two looks
+LEAST, MOST = 0.1, 1.0  # seconds between two looks at the SuperLink
+NEAR = 0.05  # seconds between two looks at one's own SuperNode
 SHARE = 0.1  # of what was waited already: how long to wait for the next look
 HEARTBEAT = 10  # seconds, the least that a SuperLink takes: a node is missed after two of them
 IDLE = 1.0  # seconds: who would sleep longer than this has no work
@@ -30,13 +31,13 @@ def pace(waited: float, least: float = LEAST, most: float = MOST) -> float:
     """Seconds until the next look: soon after the start, seldom in a long wait, never late by more than a tenth.
 
     >>> pace(0.2), pace(3.0), round(pace(60.0), 2)
-    (0.05, 0.30000000000000004, 1.0)
+    (0.1, 0.30000000000000004, 1.0)
     """
     return min(most, max(least, SHARE * waited))
 
 
 class Sleep:
-    """A sleep in place of a SuperNode's: a tenth of its idle time so far while it has no work, else the least."""
+    """A sleep in place of a SuperNode's: a tenth of its idle time so far while it has no work, else hardly any."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -47,7 +48,7 @@ class Sleep:
     def __call__(self, seconds: float) -> None:
         if seconds < IDLE:  # it waits for its app
             self._idle_since = None
-            self._sleep(min(seconds, LEAST))
+            self._sleep(min(seconds, NEAR))
             return
         now = self._clock()
         if self._idle_since is None:

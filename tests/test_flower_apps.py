@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from holdfast.cli.flower import flower_app, last_line
 from holdfast.engines.flower.app import experiment_toml, write_app
 from holdfast.engines.flower.executor import load_own
 from holdfast.engines.flower.keys import make_keys
-from holdfast.engines.flower.local import free_port, listens
+from holdfast.engines.flower.local import Local, free_port, listens
 from holdfast.engines.flower.moderator import read_settings
 from holdfast.engines.flower.policy import fingerprint_of
 from holdfast.errors import HoldfastError
@@ -109,3 +111,44 @@ def test_ports_and_logs(tmp_path: Path) -> None:
     assert not listens(free_port())
     (tmp_path / "log").write_text("start\nholdfast.errors.HoldfastError: no site\n\nfor more information\n")
     assert last_line(tmp_path / "log") == "holdfast.errors.HoldfastError: no site"
+
+
+class Dropped(Local):
+    """A federation without processes: the moderator has ended, and Flower says this of its runs."""
+
+    def __init__(self, folder: Path, statuses: list[str]) -> None:
+        super().__init__(folder)
+        self.statuses, self.begun = statuses, 0
+        self.home.mkdir()
+        self.log("moderator").write_text("httpx.ReadTimeout: timed out\n")
+
+    def begin(self, app: Path, **settings: object) -> subprocess.Popen[bytes]:
+        self.begun += 1
+        self._begun = app, settings
+        self.processes["moderator"] = subprocess.Popen(["true"])
+        self.processes["moderator"].wait()
+        return self.processes["moderator"]
+
+    def flwr(self, *commands: list[str]) -> str:
+        return json.dumps({"runs": [{"status": status} for status in self.statuses]})
+
+
+def test_a_run_that_flower_dropped_is_begun_again_and_one_that_failed_is_not(tmp_path: Path) -> None:
+    here = Dropped(tmp_path, ["finished:failed", "running"])
+    here.begin(tmp_path / "app", out="run")
+    assert here.goes_on(tmp_path / "run")
+    assert here.begun == 1  # its log is no longer followed, but it plays: no second moderator beside it
+    here.statuses = ["finished:failed"]
+    assert [here.goes_on(tmp_path / "run") for _ in range(3)] == [True, True, False]
+    assert here.begun == 3
+    here._again = 2
+    here.log("moderator").write_text("holdfast.errors.HoldfastError: No site joined within 120 s\n")
+    assert not here.goes_on(tmp_path / "run")
+    assert here.begun == 3
+
+
+def test_a_run_that_is_finished_is_over(tmp_path: Path) -> None:
+    here = Dropped(tmp_path, [])
+    here.begin(tmp_path / "app")
+    (tmp_path / "model.safetensors").touch()
+    assert not here.goes_on(tmp_path)

@@ -43,12 +43,14 @@ def play(folder: Path, method: str, rounds: int) -> tuple[list[float], list[int]
     leaving = {rounds // 3: sites[2], rounds // 2: sites[0], 2 * rounds // 3: sites[3]}
     out = folder / "run"
     with local(folder, sites, secure=False) as here:  # on loopback, among ourselves
-        moderator = here.begin(write_app(folder / "app", wanted), out=str(out))
-        while moderator.poll() is None:
+        here.begin(write_app(folder / "app", wanted), out=str(out))
+        while here.goes_on(out):
             done = len(Run.open(out).records()) if (out / "rounds.jsonl").exists() else 0
             for round in [round for round in leaving if round <= done]:
                 here.kill(leaving.pop(round))
             time.sleep(0.2)
+        if not (out / "model.safetensors").exists():
+            raise SystemExit(f"The run did not finish:\n{here.log('moderator').read_text()[-2000:]}")
     records = Run.open(out).records()
     return [record.accuracy or 0.0 for record in records], [len(record.absent) for record in records]
 

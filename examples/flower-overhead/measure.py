@@ -103,9 +103,9 @@ def play(folder: Path, wanted: Any, chosen: argparse.Namespace) -> Seen:
             time.sleep(0.1)
         up = time.monotonic()
         before = relay.count
-        moderator = here.begin(write_app(folder / "app", wanted), out=str(folder / "run"), half=chosen.half)
+        here.begin(write_app(folder / "app", wanted), out=str(folder / "run"), half=chosen.half)
         memory = 0
-        while moderator.poll() is None:
+        while here.goes_on(folder / "run"):
             memory = max(memory, sum(map(memory_of, members(here))))
             time.sleep(1)
         lines: Any = read_lines(folder / "run" / "exchanges.jsonl")

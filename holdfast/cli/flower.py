@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,8 +51,8 @@ def up(
     end_on_term()
     with local(out, usual_names(experiment.clients), secure=not insecure) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
-        moderator = here.begin(app, out=str(out / "run"), enough=enough, half=half)
-        follow(console, here, experiment, out / "run", moderator.poll)
+        here.begin(app, out=str(out / "run"), enough=enough, half=half)
+        follow(console, here, experiment, out / "run")
     console.print(f"Everything is down again. The run is in {out / 'run'}")
 
 
@@ -171,9 +170,7 @@ def app_in(out: Path, experiment: Experiment) -> Path:
     return app
 
 
-def follow(
-    console: Console, here: Local, experiment: Experiment, folder: Path, ended: Callable[[], int | None]
-) -> None:
+def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> None:
     """Show each round as it is written down, until the run ends."""
     from holdfast.cli.running import Live, happenings
     from holdfast.runs import Run
@@ -182,7 +179,7 @@ def follow(
     with Live(console, experiment.rounds) as live:
         running = True
         while running:
-            running = ended() is None
+            running = here.goes_on(folder)
             records = Run.open(folder).records() if (folder / "rounds.jsonl").exists() else []
             for record in records[shown:]:
                 live.round(experiment.method, record)

@@ -45,6 +45,8 @@ class Local:
     secure: bool = True
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _begun: tuple[Path, dict[str, Any]] | None = None
+    _again: int = 2  # how often a run that Flower dropped is begun once more
 
     @property
     def home(self) -> Path:
@@ -115,10 +117,27 @@ class Local:
 
     def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
         """Begin a run of an app; the process that is returned follows its log and ends with it."""
+        self._begun = app, settings
         command = ["flwr", "run", str(app.resolve()), NAME, "--stream"]
         if settings:
             command += ["--run-config", pairs(settings)]
         return self._start("moderator", command)
+
+    def goes_on(self, out: Path) -> bool:
+        """Whether the run that was begun still plays; one that Flower dropped is begun again, and resumes."""
+        if self.processes["moderator"].poll() is None:
+            return True
+        if (out / "model.safetensors").exists() or "HoldfastError" in self.log("moderator").read_text(errors="replace"):
+            return False
+        runs = json.loads(self.flwr(["ls", NAME, "--format", "json"]))["runs"]
+        if any(not run["status"].startswith("finished") for run in runs):
+            return True  # only its log is no longer followed
+        if self._again == 0 or self._begun is None:
+            return False
+        self._again -= 1
+        app, settings = self._begun
+        self.begin(app, **settings)
+        return True
 
     def flwr(self, *commands: list[str]) -> str:
         """Some of Flower's own commands, in one process: it takes a second to start."""

@@ -109,8 +109,15 @@ def test_a_site_without_keys_must_say_insecure(tmp_path: Path) -> None:
 
 def test_ports_and_logs(tmp_path: Path) -> None:
     assert not listens(free_port())
-    (tmp_path / "log").write_text("start\nholdfast.errors.HoldfastError: no site\n\nfor more information\n")
-    assert last_line(tmp_path / "log") == "holdfast.errors.HoldfastError: no site"
+    log = tmp_path / "log"
+    log.write_text("Traceback\n  File x\n    Error\nholdfast.errors.HoldfastError: no site [x]: why\n\nfor more\n")
+    assert last_line(log) == "no site [x]: why"
+    log.write_text("Traceback\n  File x\nKeyError: 'a'\nfor more\n")
+    assert last_line(log) == "KeyError: 'a'"
+    log.write_text("start\n Error: no port\nfor more information\n")
+    assert last_line(log) == "Error: no port"
+    log.write_text("")
+    assert last_line(log) == "it logged nothing"
 
 
 class Dropped(Local):
@@ -142,7 +149,7 @@ def test_a_run_that_flower_dropped_is_begun_again_and_one_that_failed_is_not(tmp
     assert [here.goes_on(tmp_path / "run") for _ in range(3)] == [True, True, False]
     assert here.begun == 3
     here._again = 2
-    here.log("moderator").write_text("holdfast.errors.HoldfastError: No site joined within 120 s\n")
+    here.log("moderator").write_text("ServerApp raised an exception\nholdfast.errors.HoldfastError: No site joined\n")
     assert not here.goes_on(tmp_path / "run")
     assert here.begun == 3
 

@@ -51,7 +51,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
     patch.setenv("HOLDFAST_TRAINING", str(folder))
     torch.set_num_threads(1)
     try:
-        with local(folder, SITES) as federation:
+        with local(folder, SITES, durable=True) as federation:
             yield federation
         wait_until(lambda: not marked(marker), "all processes are gone", 10)
         assert not listens(federation.port)

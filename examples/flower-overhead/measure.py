@@ -1,6 +1,6 @@
 """What an exchange costs beyond training, in seconds, bytes and memory: real processes on loopback.
 
-python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--waits flower] [--insecure]
+python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--waits flower] [--durable] [--insecure]
 
 A small relay stands between the sites and the SuperLink and counts what passes, TLS and Flower's own talk included.
 """
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--half", default="none", choices=["none", "updates", "both"])
     parser.add_argument("--task", default="fashion-mini")
     parser.add_argument("--waits", default="short", choices=["short", "flower"], help="flower: leave its waits alone")
+    parser.add_argument("--durable", action="store_true", help="the SuperLink keeps its state on disk")
     parser.add_argument("--insecure", action="store_true")
     chosen = parser.parse_args()
     os.environ["HOLDFAST_WAITS"] = chosen.waits
@@ -87,7 +88,7 @@ def main() -> None:
 
 def play(folder: Path, wanted: Any, chosen: argparse.Namespace) -> Seen:
     """Start everything, play the run, take everything down."""
-    here = Local(folder, secure=not chosen.insecure)
+    here = Local(folder, not chosen.insecure, chosen.durable)
     sites = usual_names(chosen.sites)
     try:
         start = time.monotonic()

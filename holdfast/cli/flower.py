@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -192,7 +193,11 @@ def follow(console: Console, here: Local, experiment: Experiment, folder: Path) 
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something went wrong, else its last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    wrong = [line for line in lines if "Error" in line and not line.startswith("File")]
-    return (wrong or lines or ["it logged nothing"])[-1][:500]
+    """The last exception in a log, else its last line that says something went wrong, else its last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    raised = [i for i, line in enumerate(lines) if line.startswith("Traceback")]
+    ends = [line for line in lines[raised[-1] + 1 :] if not line.startswith(" ")] if raised else []
+    if ends:
+        return re.sub(r"^holdfast\.[\w.]+: ", "", ends[0])[:500]
+    wrong = [line for line in lines if "Error" in line]
+    return (wrong or lines or ["it logged nothing"])[-1].strip()[:500]

@@ -43,6 +43,7 @@ class Local:
 
     folder: Path
     secure: bool = True
+    durable: bool = False  # whether the SuperLink's state is on disk: slower, but it may be killed and started again
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _begun: tuple[Path, dict[str, Any]] | None = None
@@ -66,7 +67,7 @@ class Local:
             "FLWR_HOME": str(self.home / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "OMP_NUM_THREADS": "1",
         }
 
@@ -83,7 +84,9 @@ class Local:
         config = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{toml(connection)}\n'
         (self.home / "home" / "config.toml").write_text(config)
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--database", str(self.home / "state.db"), "--disable-runtime-dependency-installation", *security]
+        command += ["--disable-runtime-dependency-installation", *security]
+        if self.durable:
+            command += ["--database", str(self.home / "state.db")]
         self._start("superlink", command)
         wait_for(lambda: listens(self.port), "the SuperLink listens", START, self.processes["superlink"])
 
@@ -109,7 +112,7 @@ class Local:
             security = ["--root-certificates", str(ca or self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
         port = str(free_port())
-        node = [sys.executable, "-m", "holdfast.engines.flower.waits"]  # flower-supernode, with short waits
+        node = [sys.executable, "-m", "holdfast.engines.flower.node"]
         node += ["--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
         node += ["--isolation", "process", "--node-config", pairs(words), *security]
         work = [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"]
@@ -127,7 +130,9 @@ class Local:
         """Whether the run that was begun still plays; one that Flower dropped is begun again, and resumes."""
         if self.processes["moderator"].poll() is None:
             return True
-        if (out / "model.safetensors").exists() or "HoldfastError" in self.log("moderator").read_text(errors="replace"):
+        said = self.log("moderator").read_text(errors="replace")
+        failed = "ServerApp raised an exception" in said and "\nhttpx." not in said  # httpx: the SuperLink was gone
+        if failed or (out / "model.safetensors").exists():
             return False
         runs = json.loads(self.flwr(["ls", NAME, "--format", "json"]))["runs"]
         if any(not run["status"].startswith("finished") for run in runs):
@@ -181,6 +186,17 @@ class Local:
                     os.killpg(process.pid, signal.SIGKILL)  # also what outlived the head of its group
                 process.wait()
             self.processes.clear()
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Kill what Flower started in sessions of its own (the moderator's ServerApp), known by its Flower home."""
+        mark = f"\0FLWR_HOME={self.environment['FLWR_HOME']}\0".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it has ended meanwhile, or is not ours to see
+                if mark in b"\0" + path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    while path.read_bytes():  # until it is gone: then this is an error, or empty
+                        time.sleep(0.01)
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         make_folder(self.home)
@@ -205,9 +221,9 @@ class Local:
 
 
 @contextmanager
-def local(folder: Path, sites: list[str], secure: bool = True) -> Iterator[Local]:
+def local(folder: Path, sites: list[str], secure: bool = True, durable: bool = False) -> Iterator[Local]:
     """A SuperLink with a SuperNode for each site, taken down at the end whatever happens."""
-    here = Local(folder.resolve(), secure)
+    here = Local(folder.resolve(), secure, durable)
     try:
         if secure and not here.keys.exists():
             make_keys(here.keys, sites)

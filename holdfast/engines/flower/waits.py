@@ -5,8 +5,6 @@ still on their way, here or at the moderator, waits a second and then longer. A 
 in again, after two heartbeats of 30 s. None of this can be set, so in Holdfast's own processes the names that Flower
 waits by are bound anew. A Flower without these names waits as it likes: that is one line in the log, and slower.
 HOLDFAST_WAITS=flower in the environment leaves all waits as they are.
-
-    python -m holdfast.engines.flower.waits ...      is flower-supernode ... with short waits
 """
 
 from __future__ import annotations
@@ -58,6 +56,8 @@ class Sleep:
 
 def shorten_node() -> None:
     """Let the SuperNode of this process wait for less long."""
+    if as_flower_does():
+        return
     module = "flwr.supernode.start_client_internal"
     bind(module, "time", lambda flowers: SimpleNamespace(**{**vars(flowers), "sleep": Sleep()}))
     bind(module, "pull_objects", impatient)
@@ -68,23 +68,28 @@ def shorten_node() -> None:
 
 def shorten_app() -> None:
     """Let the process that works for a SuperNode wait for less long."""
-    bind("flwr.supercore.inflatable.inflatable_utils", "pull_objects", impatient)
+    if not as_flower_does():
+        pull = "pull_and_inflate_object_from_tree"
+        bind("flwr.supernode.runtime.run_clientapp", pull, partial(impatient, cap=NEAR))
 
 
 def shorten_grid() -> None:
     """Let the moderator of this process wait for less long."""
-    bind("flwr.superlink.grid.http_grid", "pull_objects", impatient)
+    if not as_flower_does():
+        bind("flwr.superlink.grid.http_grid", "pull_objects", impatient)
 
 
-def impatient(pull_objects: Callable[..., object]) -> Callable[..., object]:
-    """Flower's pull_objects, which looks for a part again soon, and for as long as it would."""
-    return partial(pull_objects, initial_backoff=LEAST, backoff_cap=MOST, max_tries_per_object=None)
+def as_flower_does() -> bool:
+    return os.environ.get("HOLDFAST_WAITS") == "flower"
+
+
+def impatient(pull: Callable[..., object], cap: float = MOST / 2) -> Callable[..., object]:
+    """A function of Flower's that pulls a message's parts; it now looks again soon, and for as long as ever."""
+    return partial(pull, initial_backoff=NEAR, backoff_cap=cap, max_tries_per_object=None)
 
 
 def bind(module: str, name: str, change: Callable[..., object]) -> bool:
     """Bind a name of Flower's anew, once; a Flower that has no such name is left as it is. Whether it is bound."""
-    if os.environ.get("HOLDFAST_WAITS") == "flower":
-        return False
     try:
         home = import_module(module)
         found = getattr(home, name)
@@ -95,15 +100,3 @@ def bind(module: str, name: str, change: Callable[..., object]) -> bool:
         setattr(home, name, change(found))
         setattr(home, f"_holdfast_{name}", True)
     return True
-
-
-def main() -> None:
-    """flower-supernode, with short waits."""
-    from flwr.supernode.cli import flower_supernode
-
-    shorten_node()
-    flower_supernode()
-
-
-if __name__ == "__main__":
-    main()

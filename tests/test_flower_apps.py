@@ -34,6 +34,9 @@ def test_flower_takes_the_app_as_it_is(tmp_path: Path) -> None:
     assert not warnings
     assert len(build_fab_from_disk(app)) > 500
     assert read_settings(config["tool"]["flwr"]["app"]["config"])["gather"] == 120.0
+    assert config["project"]["dependencies"] == ["holdfast[flower]"]
+    protected = write_app(tmp_path / "protected", experiment(protect="dp-sgd"))
+    assert "holdfast[flower,dp]" in (protected / "pyproject.toml").read_text()
 
 
 def test_the_app_loads_and_carries_the_same_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

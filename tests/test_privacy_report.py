@@ -135,6 +135,8 @@ def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> 
     said = report(tmp_path / "out")
     assert said["accounts"][1]["left"] == 0.0
     assert "damaged" in said["accounts"][1]["note"]
+    told = as_text(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
+    assert "What was released by client 1 is not known" in told
 
 
 def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def update_rows(findings: Findings, updates: Updates) -> list[Row]:
 
 
 def account_rows(findings: Findings) -> list[Row]:
-    head: Row = ("client", "releases", "epsilon spent", "of updates alone", "allowed", "left", "")
+    head: Row = ("whose", "releases", "epsilon spent", "of updates alone", "allowed", "left", "")
     rows = [
         (name_of(a), str(a.releases), number(a.spent), number(a.updates), number(a.allowed), number(a.left), a.note)
         for a in findings.subject.accounts
@@ -100,7 +100,7 @@ def account_rows(findings: Findings) -> list[Row]:
 
 
 def name_of(account: Account) -> str:
-    return "this house" if account.client is None else str(account.client)
+    return "this house" if account.client is None else f"client {account.client}"
 
 
 def entropy(findings: Findings) -> str:
@@ -183,7 +183,9 @@ def headline(findings: Findings) -> str:
     if subject.updates is not None:
         said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
     said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
-    return f"PASS: {'; '.join(said)}. No attack here did better."
+    unread = [name_of(account) for account in subject.accounts if account.note]
+    unknown = f" What was released by {', '.join(unread)} is not known: see its ledger." if unread else ""
+    return f"PASS: {'; '.join(said)}. No attack here did better.{unknown}"
 
 
 def as_text(findings: Findings) -> str:

@@ -21,7 +21,7 @@ name = "{name}"
 version = "1.0.0"
 description = "{title}"
 license = "Apache-2.0"
-dependencies = ["holdfast[flower]"]
+dependencies = ["holdfast[{extras}]"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["."]
@@ -86,6 +86,7 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
         settings["data"] = experiment.data
     title = f"{experiment.method} on {Path(experiment.task).name} with {experiment.clients} sites".replace('"', "'")
     words = {"name": name, "package": package, "title": title, "settings": toml(settings)}
+    words["extras"] = "flower" if experiment.protect.name == "none" else "flower,dp"
     files = {
         "pyproject.toml": PROJECT.format(**words),
         "README.md": README.format(**words),

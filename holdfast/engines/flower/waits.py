@@ -70,7 +70,7 @@ def shorten_app() -> None:
     """Let the process that works for a SuperNode wait for less long."""
     if not as_flower_does():
         pull = "pull_and_inflate_object_from_tree"
-        bind("flwr.supernode.runtime.run_clientapp", pull, partial(impatient, cap=NEAR))
+        bind("flwr.supernode.runtime.run_clientapp", pull, impatient)
 
 
 def shorten_grid() -> None:
@@ -83,9 +83,9 @@ def as_flower_does() -> bool:
     return os.environ.get("HOLDFAST_WAITS") == "flower"
 
 
-def impatient(pull: Callable[..., object], cap: float = MOST / 2) -> Callable[..., object]:
+def impatient(pull: Callable[..., object]) -> Callable[..., object]:
     """A function of Flower's that pulls a message's parts; it now looks again soon, and for as long as ever."""
-    return partial(pull, initial_backoff=NEAR, backoff_cap=cap, max_tries_per_object=None)
+    return partial(pull, initial_backoff=NEAR, backoff_cap=MOST / 2, max_tries_per_object=None)
 
 
 def bind(module: str, name: str, change: Callable[..., object]) -> bool:

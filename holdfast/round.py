@@ -47,7 +47,7 @@ class Bench:
     metric: Metric = right_or_wrong
     about: About = field(default_factory=About)
     producer: nn.Module | None = None
-    opened: dict[int, tuple[Tensors, Any]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
+    opened: dict[int, tuple[Any, Any]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
 
 
 @dataclass(frozen=True)

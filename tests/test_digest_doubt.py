@@ -21,7 +21,7 @@ from holdfast.digests import make_digest
 from holdfast.experiment import Experiment, from_table
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
-from holdfast.privacy import moments
+from holdfast.privacy import summary
 from holdfast.privacy.noise import system
 from holdfast.round import play_round
 from holdfast.trust.jury import Jury
@@ -119,7 +119,7 @@ def test_the_cells_of_moments_are_their_class_means() -> None:
     random = np.random.default_rng(0)
     labels = np.arange(4000) % 2
     features = 0.5 * np.eye(3)[labels] + 0.05 * random.normal(size=(4000, 3))
-    cells = moment_cells(moments.make(features, labels, 3, epsilon=10.0, delta=1e-5, source=system()))
+    cells = moment_cells(summary.make(features, labels, 3, epsilon=10.0, delta=1e-5, source=system()))
     assert cells.counts[:2] == pytest.approx([2000, 2000], rel=0.02)
     assert cells.counts[2] == 0, "mostly noise"
     assert np.abs(cells.means[:2] - 0.5 * np.eye(3)[:2]).max() < 0.02

@@ -13,16 +13,15 @@ import torch
 from scipy import stats
 
 from holdfast.errors import HoldfastError
-from holdfast.privacy import audit, mechanisms, moments, noise
+from holdfast.privacy import audit, mechanisms, moments, noise, summary
 from holdfast.privacy.grid import Grid
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 3.0, 1.0])
 def test_the_worst_canary_of_a_moment_digest(epsilon: float) -> None:
+    """Two unit vectors at right angles, of two classes, reach the sensitivity of both stages at once."""
     scales, ratio, _ = moments.scales_for(epsilon, 1e-5, 2)
-    z = np.array([1.0, 0.0])
-    opposite = np.array([-0.5, math.sqrt(3) / 2])
-    found = audit.moment_ratio((z, 0), (opposite, 0), 2, scales)
+    found = audit.moment_ratio((np.array([1.0, 0.0]), 0), (np.array([0.0, 1.0]), 1), 2, scales)
     assert found == pytest.approx(ratio, rel=1e-3)
     assert audit.gaussian_auc(found) == pytest.approx({10.0: 0.92, 3.0: 0.69, 1.0: 0.58}[epsilon], abs=0.006)
 
@@ -61,39 +60,34 @@ def test_clopper_pearson_against_scipy(successes: int, trials: int) -> None:
 
 
 def canary_release(epsilon: float, seed: int) -> tuple[object, object]:
-    """A score for moments.make on three known records and one canary: its projection on the difference of canaries."""
+    """A score for three known records and one canary: the first stage alone, along the difference of canaries."""
     known = np.array([[0.3, 0.4], [0.0, -1.0], [0.6, 0.0]])
-    canaries = {False: np.array([1.0, 0.0]), True: np.array([-0.5, math.sqrt(3) / 2])}
-    source = noise.seeded(seed)
-
-    def make(inside: bool) -> moments.MomentDigest:
-        z = np.vstack([known, canaries[inside]])
-        return moments.make(z, np.zeros(4, dtype=int), 2, epsilon=epsilon, delta=1e-5, source=source)
-
-    step = canaries[True] - canaries[False]
-    square = np.outer(canaries[True], canaries[True]) - np.outer(canaries[False], canaries[False])
+    canaries = {False: (np.array([1.0, 0.0]), 0), True: (np.array([0.0, 1.0]), 1)}
+    source, scales = noise.seeded(seed), moments.scales_for(epsilon, 1e-5, 2)[0]
 
     def score(inside: bool) -> float:
-        digest = make(inside)
-        return float(digest.sums[0] @ step + (digest.second * square).sum())
+        z, label = canaries[inside]
+        first, *_ = summary.stages(np.vstack([known, z]), np.array([0, 0, 0, label]), 2, scales, source)
+        return float(first.counts[1] - first.counts[0] + first.sums[1, 1] - first.sums[0, 0])
 
-    return score, make(True).claim
+    claim = summary.make(known, np.zeros(3, dtype=int), 2, epsilon=epsilon, delta=1e-5, source=source).claim
+    return score, claim
 
 
 def test_a_true_claim_passes_and_a_false_one_fails() -> None:
-    score, claim = canary_release(8.0, 3)
-    kept = {side: [score(side) for _ in range(1000)] for side in (False, True)}  # type: ignore[operator]
+    score, claim = canary_release(20.0, 3)
+    kept = {side: [score(side) for _ in range(400)] for side in (False, True)}  # type: ignore[operator]
 
     def replay() -> Callable[[bool], float]:
         runs = {side: iter(values) for side, values in kept.items()}
         return lambda side: next(runs[side])
 
-    honest = audit.audit(claim, replay(), 1000)  # type: ignore[arg-type]
+    honest = audit.audit(claim, replay(), 400)  # type: ignore[arg-type]
     assert honest.passed
     assert 1.0 < honest.lower < honest.cap
     assert str(honest).startswith("PASS")
     lying = dataclasses.replace(claim, epsilon_total=0.5)  # type: ignore[type-var]
-    caught = audit.audit(lying, replay(), 1000)  # type: ignore[arg-type]
+    caught = audit.audit(lying, replay(), 400)  # type: ignore[arg-type]
     assert not caught.passed
     assert str(caught).startswith("FAIL")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.privacy import accounting, claim, ledger, moments, noise
+from holdfast.privacy import accounting, claim, ledger, noise, summary
 from holdfast.privacy.calibration import gaussian_ratio
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.ledger import Ledger, Policy
@@ -52,7 +52,7 @@ POLICY = Policy(max_epsilon=3.0, delta=DELTA, modes=("moments", "dp-full"), min_
 def test_one_release_costs_what_it_claims() -> None:
     assert accounting.compose([gaussian_claim(2.0)], DELTA) == pytest.approx(2.0, rel=1e-6)
     assert accounting.compose([pure_claim(0.7)], 0.0) == 0.7
-    digest = moments.make(np.zeros((3, 4)), np.zeros(3, dtype=int), 2, epsilon=3.0, delta=DELTA, source=noise.system())
+    digest = summary.make(np.zeros((3, 4)), np.zeros(3, dtype=int), 2, epsilon=3.0, delta=DELTA, source=noise.system())
     assert accounting.compose([digest.claim], DELTA) == pytest.approx(digest.claim.epsilon_total, abs=1e-6)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from holdfast.models import weights_of
 from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.privacy.noise import SEEDED, SYSTEM, seeded, system
-from holdfast.privacy.wire import check_moments, from_three_bytes, open_moments, seal_moments, three_bytes
+from holdfast.privacy.summary import make
+from holdfast.privacy.wire import check_moments, open_moments, seal_moments, squeeze, unsqueeze
 from holdfast.tasks import Samples
 
 STRICT = ("dp-label-public", "dp-full", "moments")
@@ -95,15 +97,21 @@ def test_the_papers_epsilon_is_called_nominal_and_no_noise_is_no_privacy() -> No
     assert bare.guarantee == "no guarantee: there is no noise, so epsilon is infinite"
 
 
-def test_a_moment_digest_of_ten_classes_and_64_features_is_at_most_eleven_kilobytes() -> None:
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+@pytest.mark.parametrize("count", [20, 40_000])
+def test_a_moment_digest_of_ten_classes_and_128_features_is_at_most_eleven_kilobytes(
+    count: int, epsilon: float
+) -> None:
     from holdfast.client import About
 
-    about = About("fashion-mini", 10, "a" * 64, (64,))
-    for count in (20, 20_000):
-        features = torch.nn.functional.normalize(torch.randn(count, 64, generator=torch.Generator()), dim=1)
-        labels = torch.arange(count) % 10
-        made, _ = make_release(FedDig(mode="moments"), about, features, labels, torch.Generator(), system())
-        assert size(made) <= 11_000
+    about = About("fashion-mini", 10, "a" * 64, (128,))
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 10
+    spread = torch.linspace(2.0, 0.1, 128) * torch.randn(count, 128, generator=generator)  # with strong directions
+    features = torch.nn.functional.normalize(spread + torch.randn(10, 128, generator=generator)[labels], dim=1)
+    absence = FedDig(mode="moments", epsilon=epsilon)
+    made, _ = make_release(absence, about, features, labels, torch.Generator(), system())
+    assert size(made) <= 11_000
 
 
 def test_a_seeded_release_says_that_it_promises_nothing() -> None:
@@ -209,17 +217,25 @@ def test_strict_mixtures_come_back_as_features_and_soft_labels() -> None:
     assert "discrete gaussian, (1022, 1e-05)-differential privacy" in digest.noise  # 22 for labels: 2^32 tickets
 
 
+FAIR = {"counts": 0.25, "means": 2.0**-8, "radii": 2.0**-10, "owner": 1.0, "strong": 2.0**-7, "shared": 1.0}
 BAD = {
     "of another task": ({"task": "other"}, "made for task 'other'"),
     "of another encoder": ({"encoder": "x"}, "made for encoder 'x'"),
     "of another epsilon": ({"epsilon_nominal": 1.0}, "made for epsilon 1.0, but this run has 3.0"),
     "of more classes": ({"classes": 5}, "made for classes 5"),
     "of no features": ({"features": 0}, "made for features 0"),
-    "with endless steps": ({"steps": {"counts": 1e999, "sums": 1.0, "second": 1.0}}, "no proper steps"),
-    "with negative steps": ({"steps": {"counts": -1.0, "sums": 1.0, "second": 1.0}}, "no proper steps"),
+    "with endless steps": ({"steps": {**FAIR, "counts": 1e999}}, "no proper steps"),
+    "with negative steps": ({"steps": {**FAIR, "counts": -1.0}}, "no proper steps"),
     "without steps": ({"steps": 3}, "no proper steps"),
-    "with absurd counts": ({"steps": {"counts": 1e9, "sums": 1.0, "second": 1.0}}, "noise does not explain"),
-    "with absurd sums": ({"steps": {"counts": 2.0**-14, "sums": 1e6, "second": 2.0**-14}}, "sums longer than"),
+    "with absurd counts": ({"steps": {**FAIR, "counts": 1e9}}, "noise does not explain"),
+    "with absurd means": ({"steps": {**FAIR, "means": 1e6}}, "means longer than any record"),
+    "with absurd radii": ({"steps": {**FAIR, "radii": 1.0}}, "radii beyond"),
+    "with absurd directions": ({"steps": {**FAIR, "strong": 1e6}}, "strong directions larger"),
+    "with an absurd second moment": ({"steps": {**FAIR, "shared": 1e6}}, "shared second moment larger"),
+    "with classes that it does not hold": ({"trusted": [0, 1, 2, 9]}, "which classes it trusts"),
+    "with fewer classes than it holds": ({"steps": {**FAIR, "counts": 1e-3}}, "not those with enough records"),
+    "with too many directions": ({"directions": 10_000}, "number of directions"),
+    "of an earlier form": ({"schema": "holdfast-moments/1"}, "of an earlier form, which is no longer read"),
     "without a claim": ({"claim": {}}, "no proper claim"),
 }
 
@@ -234,7 +250,7 @@ def test_a_bad_moment_digest_is_refused_with_a_sentence(which: str) -> None:
 def test_damage_strangers_and_mixed_digests_are_refused() -> None:
     absence = FedDig(mode="moments")
     made = sealed(absence)
-    assert "SHA-256" in refusal(absence, {**made, "sums": made["sums"].flip(0)})
+    assert "SHA-256" in refusal(absence, {**made, "means": made["means"].flip(0)})
     assert "SHA-256" in refusal(absence, {**made, "more": torch.zeros(1)})
     assert "no manifest" in refusal(absence, {"manifest": torch.zeros(3)})
     assert "no manifest" in refusal(absence, sealed(FedDig()))
@@ -249,29 +265,39 @@ def test_a_digest_that_claims_more_records_than_the_client_trains_on_is_refused(
     assert "where the client trains on 40" in refusal(absence, made, 40)
 
 
-def test_values_that_are_not_finite_are_refused() -> None:
+def test_values_that_no_records_have_are_refused() -> None:
     digest = open_moments(sealed(FedDig(mode="moments")), EXPECTED)
-    for name in ("counts", "sums", "second"):
+    for name in ("counts", "means", "shared"):
         array = getattr(digest, name).copy()
         array.flat[0] = 1e6 if name != "counts" else -1e6
-        from dataclasses import replace
-
         with pytest.raises(HoldfastError, match="noise does not explain"):
             check_moments(replace(digest, **{name: array}), "digest")
 
 
-@given(some.lists(some.integers(-(2**23), 2**23 - 1), min_size=1, max_size=20))
-def test_three_bytes_hold_24_bits(values: list[int]) -> None:
-    there = torch.from_numpy(three_bytes(np.array(values, dtype=np.int32)))
-    assert from_three_bytes(there, (len(values),), "digest").tolist() == values
+@given(some.lists(some.integers(-(2**31) + 1, 2**31 - 1), max_size=20))
+def test_squeezed_numbers_come_back(values: list[int]) -> None:
+    there = squeeze(np.array(values, dtype=np.int64))
+    assert unsqueeze(there, (len(values),), "digest").tolist() == values
 
 
-def test_sealing_rounds_far_below_the_noise() -> None:
-    absence = FedDig(mode="moments")
-    first = open_moments(sealed(absence), EXPECTED)
+def test_squeezed_numbers_that_do_not_fit_are_refused() -> None:
+    there = squeeze(np.arange(10))
+    for content, shape in ((there, (9,)), (there, (11,)), (there[:-4], (10,)), (there.float(), (10,))):
+        with pytest.raises(HoldfastError, match="does not unpack to the shape"):
+            unsqueeze(content, shape, "digest")
+    with pytest.raises(HoldfastError, match="too large to be sent"):
+        squeeze(np.array([2**31]))
+
+
+def test_sealing_rounds_below_the_noise() -> None:
+    own = records()
+    first = make(own.inputs[0].numpy(), own.labels.numpy(), 4, epsilon=3.0, delta=1e-5, source=system())
     second = open_moments(seal_moments(first, "corners", "finger"), EXPECTED)
-    assert np.abs(first.sums - second.sums).max() < 1e-3 * first.sigma
-    assert np.abs(first.counts - second.counts).max() < 1e-3 * first.sigma
+    assert np.abs(first.means - second.means).max() <= first.mean_noise[first.trusted].min() / 4
+    assert np.abs(first.shared - second.shared).max() <= first.scales.of_shared / math.sqrt(2) / 4
+    assert np.abs(first.strong - second.strong).max(initial=0.0) <= 2.0**-8
+    assert (first.counts == second.counts).all()
+    assert (first.owner == second.owner).all()
 
 
 @pytest.mark.parametrize("mode", STRICT)
@@ -296,6 +322,6 @@ def test_the_model_gives_its_share_of_the_labels() -> None:
     hard = found[0.0].labels
     assert set(hard.unique().tolist()) == {0.0, 1.0}
     assert torch.allclose(found[0.25].labels, 0.75 * hard + 0.25 / 4)
-    assert torch.allclose(found[None].labels, 0.2 * hard + 0.8 / 4)  # the usual share for moments
+    assert torch.allclose(found[None].labels, 0.6 * hard + 0.4 / 4)  # the usual share for moments
     with pytest.raises(ValueError, match="teach must be in"):
         FedDig(teach=1.0)

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from holdfast.absence.release import open_for, open_moments_for
 from holdfast.core import Tensors
 from holdfast.digests import Digest
-from holdfast.privacy.moments import MomentDigest
-from holdfast.privacy.sampling import trusted_cells
+from holdfast.privacy.summary import MomentDigest
 
 if TYPE_CHECKING:
     from holdfast.absence.feddig import FedDig
@@ -149,9 +148,6 @@ def mixed_cells(digest: Digest) -> Cells:
 
 
 def moment_cells(digest: MomentDigest) -> Cells:
-    """Of noisy moments only the cells with enough samples count."""
-    trusted = trusted_cells(digest)
-    counts = np.where(trusted, digest.counts, 0.0)
-    means = np.where(trusted[:, None], digest.sums / np.where(trusted, digest.counts, 1.0)[:, None], 0.0)
-    scatter = digest.second - np.einsum("c,ci,cj->ij", counts, means, means)
-    return Cells(counts, means, scatter, max(1.0, float(counts.sum())))
+    """Of noisy moments only the cells with enough samples count; their shared second moment is the spread's shape."""
+    counts = np.where(digest.trusted, digest.counts, 0.0)
+    return Cells(counts, digest.means, digest.shared, max(1.0, float(counts.sum())))

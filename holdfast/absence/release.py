@@ -3,7 +3,7 @@
 paper             mixed features as published, with the nominal noise or none: no guarantee
 dp-label-public   mixed features with exact noise; labels and counts are declared public
 dp-full           the same with randomised labels
-moments           noisy counts, class sums and one second moment (privacy/moments.py): the recommended private choice
+moments           noisy counts, class means and second moments (privacy/moments.py): the recommended private choice
 
 A release is entered in the client's ledger before it leaves, and kept beside it: a client that is asked again for the
 same release (a lost reply, a run that was killed) answers with the same bytes, which costs nothing.
@@ -29,13 +29,13 @@ from holdfast.errors import HoldfastError
 from holdfast.files import Damaged, Store
 from holdfast.mixing import Laplace, heaviest_weight, read_weights
 from holdfast.privacy import claim as claims
-from holdfast.privacy import moments
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
 from holdfast.privacy.house import house_of, let_out
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.noise import Source, system
-from holdfast.privacy.sampling import draw, pool, shrunk_means
+from holdfast.privacy.sampling import Pooled, draw, pool
+from holdfast.privacy.summary import MomentDigest, make
 from holdfast.privacy.wire import check_moments, open_moments, seal_moments
 from holdfast.randomness import rng
 
@@ -52,6 +52,7 @@ COMPACT = {  # how a digest travels, by the bits of a feature
     "4": Compact("int4", compress=True),
 }
 LONGEST_EXCUSE = 500  # bytes
+TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
 
 def check_options(options: FedDig) -> None:
@@ -130,7 +131,7 @@ def make_release(
     z, y = features.numpy().astype(np.float64), labels.numpy()
     if options.mode == "moments":
         epsilon = options.true_epsilon
-        made = moments.make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
+        made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
         return seal_moments(made, about.task, about.encoder), made.claim
     mixed = strict_mix(options, z, y, about.classes, generator, source)
     digest = Digest(
@@ -236,13 +237,11 @@ def samples_of(
     """Features and soft labels that stand in for each of these clients in this round."""
     if options.mode != "moments":
         return [opened(options, method, client, digests[client]) for client in clients]
-    held = {client: opened(options, method, client, digests[client]) for client in sorted(digests)}
-    pooled = pool(list(held.values()))
-    means = dict(zip(held, shrunk_means(list(held.values()), pooled), strict=True))
+    pooled, places = together(options, method, digests)
     about, found = method.bench.about, []
     for client in clients:
         generator = rng(method.seed, round, client, "moments")
-        features, labels = draw(held[client], means[client], pooled, generator)
+        features, labels = draw(pooled, places[client], generator)
         soft = torch.nn.functional.one_hot(labels, about.classes).float()
         count = len(labels)
         found.append(
@@ -251,7 +250,17 @@ def samples_of(
     return found
 
 
-def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> moments.MomentDigest:
+def together(options: FedDig, method: Method, digests: Mapping[int, Tensors]) -> tuple[Pooled, dict[int, int]]:
+    """What all moment digests say, worked out once for these digests; and each client's place in it."""
+    held = {client: opened(options, method, client, digests[client]) for client in sorted(digests)}
+    kept = method.bench.opened.get(TOGETHER)
+    if kept is None or kept[0].keys() != held.keys() or any(kept[0][c] is not one for c, one in held.items()):
+        kept = (held, pool(list(held.values())))
+        method.bench.opened[TOGETHER] = kept
+    return kept[1], {client: place for place, client in enumerate(held)}
+
+
+def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> MomentDigest:
     refuse_excuse(sealed)
     about = method.bench.about
     expected = {

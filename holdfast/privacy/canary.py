@@ -1,7 +1,7 @@
 """The strongest attack on a release by mode: two canaries, the best test, and an audit of the real release.
 
 The adversary knows every record but one, and that this one is a or b. The worst pair is the one that changes a release
-most: for moments two unit vectors of one class with cosine -1/2 (moments.py), for mixed features z and -z.
+most: for moments two unit vectors at right angles, of two classes (moments.py), for mixed features z and -z.
 """
 
 from __future__ import annotations
@@ -17,18 +17,30 @@ from numpy.typing import NDArray
 from holdfast.absence.release import make_release, strict_mix
 from holdfast.client import About
 from holdfast.privacy import audit as auditing
-from holdfast.privacy.audit import Audit, Membership, gaussian_auc, moment_change, proportion_above, rates, scores
+from holdfast.privacy.audit import (
+    Audit,
+    Membership,
+    gaussian_auc,
+    moment_change,
+    proportion_above,
+    rates,
+    scores,
+    stage_spreads,
+    stage_values,
+    stages_of,
+)
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.exact import Kind
-from holdfast.privacy.moments import STEPS, scales_for
+from holdfast.privacy.moments import Centres, scales_for
 from holdfast.privacy.noise import Source
-from holdfast.privacy.wire import open_moments
+from holdfast.privacy.summary import stages
 
 if TYPE_CHECKING:
     from holdfast.absence.feddig import FedDig
 
 Array = NDArray[np.float64]
 Record = tuple[Array, int]  # features, label
+MOST_DRAWS = 20_000_000  # of noise, for one pair of records: a few seconds
 
 
 @dataclass(frozen=True)
@@ -49,34 +61,43 @@ class Finding:
         return self.predicted is not None and self.auc_limits[0] > self.predicted
 
 
-def worst_pair(mode: str, k: int) -> tuple[Record, Record]:
+def worst_pair(mode: str, k: int, classes: int = 2) -> tuple[Record, Record]:
     """The two records that are easiest to tell apart.
 
     >>> (a, _), (b, _) = worst_pair("moments", 3)
-    >>> round(float(a @ b), 6)
-    -0.5
+    >>> float(a @ b)
+    0.0
     """
     one = np.zeros(k)
     one[0] = 1.0
-    if mode != "moments" or k == 1:
+    if mode != "moments" or k == 1 or classes == 1:
         return (one, 0), (-one, 0)
-    other = np.zeros(k)
-    other[:2] = -0.5, math.sqrt(0.75)
-    return (one, 0), (other, 0)
+    return (one, 0), (np.roll(one, 1), 1)
 
 
 def tell_apart(
-    options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source, who: str
+    options: FedDig,
+    claim: Claim,
+    pair: tuple[Record, Record],
+    classes: int,
+    trials: int,
+    source: Source,
+    who: str,
+    centres: Centres | None = None,
 ) -> Finding:
-    """The best test on many releases that differ in one record; each has fresh noise."""
+    """The best test on many releases that differ in one record; each has fresh noise.
+
+    centres: what a moment digest's second stage measures from; none: those of a client with too few records.
+    """
     (a, label_a), (b, label_b) = pair
     predicted: float | None = None
     if claim.mode == "paper":
         found = _paper(options, a, b, trials)
     elif claim.mode == "moments":
         scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
-        change, spread = moment_change((a, label_a), (b, label_b), classes, scales)
+        change, spread = moment_change((a, label_a), (b, label_b), classes, scales, centres)
         predicted = gaussian_auc(float(np.sqrt(((change / spread) ** 2).sum())))
+        trials = min(trials, max(100, MOST_DRAWS // int(2 * (change != 0).sum())))
         found = auditing.membership("gaussian", change, spread, trials, source)
     else:
         kind: Kind = "laplace" if claim.noise.endswith("laplace") else "gaussian"
@@ -120,6 +141,8 @@ def audit_release(
     options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
 ) -> Audit:
     """The real release, run with each canary; what it shows of epsilon is held to the claim."""
+    if claim.mode == "moments":  # classes that neither canary is in hold noise alone
+        classes = max(label for _, label in pair) + 1
     score = Scorer(options, claim, pair, classes, source)
     return auditing.audit(claim, score, trials)
 
@@ -135,9 +158,8 @@ class Scorer:
         self._about = About("audit", classes, "audit", (len(a),))
         self._generator = torch.Generator().manual_seed(0)
         if claim.mode == "moments":
-            scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
-            change, spread = moment_change(pair[0], pair[1], classes, scales)
-            self._weight = change / spread**2
+            self._scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
+            self._spreads = stage_spreads(classes, len(a), self._scales)
         elif claim.mode != "paper":
             self._weight = (b - a) / claim.scale
 
@@ -155,12 +177,15 @@ class Scorer:
         return told
 
     def _moments(self, z: Array, label: int) -> float:
-        features, labels = torch.from_numpy(z)[None], torch.tensor([label])
-        sealed, _ = make_release(self._options, self._about, features, labels, self._generator, self._source)
-        made = open_moments(sealed, check=False)
-        row, column = np.triu_indices(len(z))
-        parts = (made.counts * STEPS, made.sums.ravel() * STEPS, made.second[row, column] * STEPS**2)
-        return float(np.concatenate(parts) @ self._weight)
+        """Both stages as they are made; the second's two possible values follow from what the first let out."""
+        classes = self._about.classes
+        first, centres, second, _ = stages(z[None], np.array([label]), classes, self._scales, self._source)
+        without, within = (stages_of(record, classes, centres) for record in self._pair)
+        told = 0.0
+        seen = stage_values(first), stage_values(second)
+        for out, before, after, spread in zip(seen, without, within, self._spreads, strict=True):
+            told += float(scores("gaussian", after - before, spread, (out - before)[None])[0])
+        return told
 
     def _paper(self, z: Array, label: int) -> float:
         """The canary among SpD - 1 empty records that the adversary knows."""

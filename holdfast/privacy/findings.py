@@ -103,7 +103,7 @@ def _attack_digest(
 ) -> tuple[list[Finding], Audit, list[Seen], Tensor | None, dict[str, Any] | None]:
     options, claim = subject.options, subject.claim
     assert options is not None
-    worst = worst_pair(options.mode, math.prod(subject.feature_shape))
+    worst = worst_pair(options.mode, math.prod(subject.feature_shape), subject.classes)
     arguments = (subject.classes, max(1000, trials), source)
     members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]
     seen: list[Seen] = []

@@ -1,22 +1,29 @@
-"""The moment digest: noisy class counts, class sums and one shared second moment of features with |z| <= 1.
+"""The moment digest's mechanism: two stages of noisy sums over features with |z| <= 1, the second around the first.
 
-A record (z, c) adds kappa to its class's count, z to its class's sum and zz' to the second moment, so releasing all
-three is one Gaussian mechanism on the vector x = (kappa e_c, e_c (x) z, zz').
+Stage 1, a record (z, c) adds x = (e_c, e_c (x) z): class counts and class sums. They give every class a centre m_c and
+a radius R_c, which anybody can compute from what was released: from here on they are public (centres_of).
 
-Sensitivity, replacing (z, c) by (z', c'), with a = |z| <= 1, b = |z'| <= 1, t = cos of their angle, kappa = 1/2:
-* c = c': |x - x'|^2 = a^2 + b^2 - 2abt + a^4 + b^4 - 2a^2 b^2 t^2. For t > 0 it is at most a^2 + b^2 + a^4 + b^4 <= 4.
-  For t <= 0 put u = b|t| <= 1: the derivative in a is 4a^3 + (2a + 2u - 4au^2); the bracket is linear in a, 2u >= 0
-  at a = 0 and 2(1 - u)(1 + 2u) >= 0 at a = 1. So it grows in a, likewise in b, and is largest at a = b = 1:
-  4 - 2t - 2t^2 <= 4.5, at t = -1/2.
-* c != c': 2 kappa^2 + a^2 + b^2 + a^4 + b^4 - 2a^2 b^2 t^2 <= 2 kappa^2 + 4 = 4.5.
-So D = sqrt(4.5) either way: with kappa = 1/2 hiding the labels is free.
+Stage 2, it adds, with u = (z - m_c) / max(|z - m_c|, R_c), so that |u| <= 1 whatever the centres are,
+x = (w/2 e_c, sqrt(w) e_c (x) u, sqrt(s) e_c (x) uu', sqrt(1 - s) uu'), w = WEIGHT, s = CLASSWISE: counts and sums
+again, which now cost less as u measures from the centre, a second moment of each class, and one that all share.
 
-On whole numbers: z is rounded to v with |v|^2 <= steps^2, checked in whole numbers (grid.py), so z = v/steps obeys
-|z| <= 1 *exactly* and the rounding margin is zero. Counts are released times `steps`, sums of v in steps, sums of v v'
-in steps^2: whole numbers, with discrete Gaussian noise of scale sigma/kappa and sigma (times steps), and sigma and
-sigma/sqrt(2) (times steps^2, on and off the diagonal: each off-diagonal pair counts twice in |zz'|^2 and is released
-once). Scales are rounded up, so |x - x'| over the scales is at most D/sigma, as in the continuous mechanism; what
-discrete noise costs beyond continuous noise is in calibration.grid_cost.
+Sensitivity, replacing (z, c) by (z', c'):
+* Stage 1. c = c': |z - z'| <= 2. c != c': sqrt(1 + 1 + |z|^2 + |z'|^2) <= 2. So D1 = 2, and hiding the labels is free.
+* Stage 2. With a = |u| <= 1, b = |u'| <= 1, t the cosine between them:
+  c = c':   |x - x'|^2 = w (a^2 + b^2 - 2abt) + a^4 + b^4 - 2a^2 b^2 t^2. For t > 0 that is at most 2w + 2. For t <= 0,
+            with v = b|t| <= 1, the derivative in a is 2 (a + v) (w + 2a^2 - 2av), and 2a^2 - 2av >= -v^2/2 >= -w for
+            w >= 1/2: it grows in a, likewise in b. At a = b = 1: 2w (1 - t) + 2 - 2t^2 <= 2 + 2w + w^2/2 (t = -w/2).
+  c != c':  w^2/2 + w (a^2 + b^2) + s (a^4 + b^4) + (1 - s)(a^4 + b^4 - 2a^2 b^2 t^2) <= w^2/2 + 2w + 2.
+  So D2 = (w + 2) / sqrt(2) either way.
+With Gaussian noise s1 and s2 the stages have the ratios D1/s1 and D2/s2. Stage 2 may depend on what stage 1 released:
+together they are one Gaussian of ratio sqrt((D1/s1)^2 + (D2/s2)^2) (Dong, Roth, Su 2022), of whose square stage 1 takes
+the share FIRST.
+
+On whole numbers: z and u are rounded to v with |v|^2 <= steps^2, checked in whole numbers (grid.py), so |v/steps| <= 1
+holds *exactly* and the rounding margin is zero. Counts are released times steps, sums in steps, second moments in
+steps^2, with discrete Gaussian noise; an off-diagonal number counts twice in |uu'|^2, is released once, and has noise
+smaller by sqrt(2). Scales are rounded up. What discrete noise costs beyond continuous noise is in
+calibration.grid_cost; its proof bounds each coordinate's density, whatever was released before.
 """
 
 from __future__ import annotations
@@ -28,181 +35,217 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from holdfast.errors import HoldfastError
-from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio, grid_cost
-from holdfast.privacy.claim import REPLACE_ONE, Claim
-from holdfast.privacy.grid import Floats, Grid, check_features, check_labels, quantise
+from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio
+from holdfast.privacy.grid import Grid, quantise
 from holdfast.privacy.noise import Source, Whole, gaussian, scale_at_least
 
-KAPPA = 0.5
-SENSITIVITY = math.sqrt(4.5)
-STEPS = 1 << 11
+Array = NDArray[np.float64]
+
+FIRST = 0.2  # share of the budget (of the squared ratio) that stage 1 takes
+WEIGHT = 0.5  # w; at least 1/2 for the proof
+CLASSWISE = 0.8  # s: the classes' own second moments against the shared one
+D1 = 2.0
+D2 = (WEIGHT + 2) / math.sqrt(2)
+STEPS = 1 << 10
+GRID = Grid("l2", 1.0, STEPS)
+RADIUS = 0.8  # of a class's usual distance from its centre: longer residuals count by their direction alone
+LEAST_RADIUS = 0.3  # a class within less is drawn rounder than it is
+
+
+@dataclass(frozen=True)
+class First:
+    """Stage 1 in whole numbers: counts times steps (classes,), sums in steps (classes, k)."""
+
+    counts: Whole
+    sums: Whole
+
+
+@dataclass(frozen=True)
+class Second:
+    """Stage 2 in whole numbers; of second moments the upper triangle, in steps^2."""
+
+    counts: Whole
+    sums: Whole
+    classwise: Whole  # (classes, k (k + 1) / 2)
+    shared: Whole  # (k (k + 1) / 2,)
+
+
+@dataclass(frozen=True)
+class Centres:
+    """What stage 2 measures from: public, as it is computed from stage 1's release."""
+
+    means: Array  # (classes, k)
+    radii: Array  # (classes,)
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The noise of the four parts, in whole-number units, and sigma in the features' units."""
+    """The noise of both stages in the features' units (s1, s2), and of their parts in whole numbers."""
 
-    sigma: float
-    counts: Fraction
+    first: float
+    second: float
+    counts: Fraction  # of stage 1, and so on
     sums: Fraction
-    diagonal: Fraction
-    off_diagonal: Fraction
+    counts_2: Fraction
+    sums_2: Fraction
+    classwise: tuple[Fraction, Fraction]  # on and off the diagonal
+    shared: tuple[Fraction, Fraction]
 
     def parts(self, k: int) -> list[tuple[int, float]]:
         """How many coordinates of each scale one record can change."""
         pairs = k * (k - 1) // 2
-        parts = [(2, self.counts), (2 * k, self.sums), (k, self.diagonal), (pairs, self.off_diagonal)]
+        parts = [(2, self.counts), (2 * k, self.sums), (2, self.counts_2), (2 * k, self.sums_2)]
+        parts += [(2 * k, self.classwise[0]), (2 * pairs, self.classwise[1])]
+        parts += [(k, self.shared[0]), (pairs, self.shared[1])]
         return [(count, float(scale)) for count, scale in parts if count]
 
+    def of_count(self) -> float:
+        """Deviation of the noise in a class's count, both stages together."""
+        return 1 / math.sqrt(1 / self.first**2 + (WEIGHT / 2 / self.second) ** 2)
 
-@dataclass(frozen=True)
-class MomentDigest:
-    """What a client releases once: noisy moments in the features' units, and the claim."""
-
-    counts: NDArray[np.float64]  # (classes,)
-    sums: NDArray[np.float64]  # (classes, k)
-    second: NDArray[np.float64]  # (k, k), symmetric
-    sigma: float
-    claim: Claim
-    clipped: int = 0  # records the bound shortened: the client's to know, never sent
+    def of_sum(self, radius: Array | float) -> Array:
+        """Deviation of the noise in each coordinate of a class's sum, both stages together."""
+        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (np.asarray(radius) * self.second) ** 2))
 
     @property
-    def sigma_counts(self) -> float:
-        return self.sigma / KAPPA
+    def of_classwise(self) -> float:
+        """Deviation of the noise on the diagonal of a class's second moment of u."""
+        return self.second / math.sqrt(CLASSWISE)
+
+    @property
+    def of_shared(self) -> float:
+        return self.second / math.sqrt(1 - CLASSWISE)
 
 
 @lru_cache(maxsize=64)
-def scales_for(epsilon: float, delta: float, k: int, steps: int = STEPS) -> tuple[Scales, float, float]:
-    """The least noise with which the digest is (epsilon, delta)-private; also the ratio D/sigma and the epsilon spent.
+def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, float]:
+    """The least noise with which the digest is (epsilon, delta)-private; also the ratio and the epsilon spent.
 
-    >>> [round(scales_for(epsilon, 1e-5, 64)[0].sigma, 3) for epsilon in (10.0, 3.0, 1.0)]
-    [1.06, 2.95, 7.914]
+    >>> [round(scales_for(epsilon, 1e-5, 128)[0].second, 3) for epsilon in (10.0, 3.0, 1.0)]
+    [0.988, 2.748, 7.373]
     """
     check_epsilon(epsilon, "epsilon")
     slack = 0.0
     while True:
-        sigma = SENSITIVITY / gaussian_ratio(epsilon - slack, delta)
+        ratio = gaussian_ratio(epsilon - slack, delta)
+        first, second = D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
+        own, shared = second / math.sqrt(CLASSWISE) * STEPS**2, second / math.sqrt(1 - CLASSWISE) * STEPS**2
         scales = Scales(
-            sigma,
-            counts=scale_at_least(sigma / KAPPA * steps),
-            sums=scale_at_least(sigma * steps),
-            diagonal=scale_at_least(sigma * steps**2),
-            off_diagonal=scale_at_least(sigma * steps**2 / math.sqrt(2.0) * (1 + 1e-15)),
+            first,
+            second,
+            counts=scale_at_least(first * STEPS),
+            sums=scale_at_least(first * STEPS),
+            counts_2=scale_at_least(second / (WEIGHT / 2) * STEPS),
+            sums_2=scale_at_least(second / math.sqrt(WEIGHT) * STEPS * (1 + 1e-15)),
+            classwise=(scale_at_least(own * (1 + 1e-15)), scale_at_least(own / math.sqrt(2.0) * (1 + 1e-15))),
+            shared=(scale_at_least(shared * (1 + 1e-15)), scale_at_least(shared / math.sqrt(2.0) * (1 + 1e-15))),
         )
-        ratio = SENSITIVITY / sigma * (1 + 1e-12)
+        ratio *= 1 + 1e-12
         spent = discrete_epsilon(ratio, delta, scales.parts(k))
         if spent <= epsilon:
             return scales, ratio, spent
         slack = 2 * slack + (spent - epsilon)
 
 
-def exact_moments(values: Whole, labels: NDArray[Any], classes: int, steps: int) -> tuple[Whole, Whole, Whole]:
-    """Counts times steps, class sums and the second moment's upper triangle of quantised records: whole numbers.
+def exact_first(values: Whole, labels: NDArray[Any], classes: int) -> First:
+    """Stage 1 of quantised records before its noise.
 
-    >>> exact_moments(np.array([[1, 2], [3, 0]]), np.array([1, 1]), 2, 4)
-    (array([0, 8]), array([[0, 0],
-           [4, 2]]), array([10,  2,  4]))
+    >>> exact_first(np.array([[1, 2], [3, 0]]), np.array([1, 1]), 2)
+    First(counts=array([   0, 2048]), sums=array([[0, 0],
+           [4, 2]]))
     """
-    counts = np.bincount(labels, minlength=classes).astype(np.int64) * steps
     sums = np.zeros((classes, values.shape[1]), dtype=np.int64)
     np.add.at(sums, labels, values)
-    # Products of floats are exact here, and many times faster: |v v'| <= steps^2, and a block's sums stay below 2^53.
-    block = max(1, 2**52 // steps**2)
-    second = np.zeros((values.shape[1], values.shape[1]), dtype=np.int64)
-    for first in range(0, len(values), block):
-        part = values[first : first + block].astype(np.float64)
-        second += (part.T @ part).astype(np.int64)
-    return counts, sums, second[np.triu_indices(values.shape[1])]
+    return First(np.bincount(labels, minlength=classes).astype(np.int64) * STEPS, sums)
 
 
-def make(
-    features: Floats,
-    labels: NDArray[Any],
-    classes: int,
-    *,
-    epsilon: float,
-    delta: float,
-    source: Source,
-    steps: int = STEPS,
-) -> MomentDigest:
-    """A client's moment digest; features longer than 1 are shortened and counted, anything not finite is refused."""
-    check_features(features)
-    check_labels(labels, len(features), classes)
-    k = features.shape[1]
-    if classes < 1 or k < 1:
-        raise HoldfastError(f"moments: expected at least one class and one feature, got {classes} and {k}.")
-    scales, ratio, spent = scales_for(epsilon, delta, k, steps)
-    values = quantise(features, Grid("l2", 1.0, steps))
-    counts, sums, triangle = exact_moments(values.values, labels, classes, steps)
-    row, column = np.triu_indices(k)
-    counts = counts + gaussian(classes, scales.counts, source)
-    sums = sums + gaussian(sums.size, scales.sums, source).reshape(sums.shape)
-    triangle[row == column] += gaussian(k, scales.diagonal, source)
-    triangle[row != column] += gaussian(len(row) - k, scales.off_diagonal, source)
-    second = np.zeros((k, k))
-    second[row, column] = second[column, row] = triangle / steps**2
-    extra, factor, tail = grid_cost(scales.parts(k), ratio)
-    claim = Claim(
-        mode="moments",
-        adjacency=REPLACE_ONE,
-        epsilon_nominal=epsilon,
-        epsilon_features=spent,
-        epsilon_labels=spent,
-        epsilon_total=spent,
-        delta=delta,
-        noise="discrete gaussian",
-        scale=float(scales.sums),
-        sensitivity=SENSITIVITY * steps,
-        grid=f"{steps} steps within an l2 norm of 1; second moments in steps^2",
-        clip=1.0,
-        entropy=source.guarantee,
-        spd=0,  # nothing is mixed in groups
-        ratio=ratio,
-        epsilon_grid=extra,
-        delta_factor=factor,
-        delta_grid=tail,
-        notes=(
-            "Features and labels are released together: one epsilon covers both.",
-            "The number of records is not released exactly; under this adjacency it is not protected either.",
-        ),
-    )
-    return MomentDigest(counts / steps, sums / steps, second, scales.sigma, claim, values.clipped)
+def exact_second(values: Whole, labels: NDArray[Any], classes: int) -> Second:
+    """Stage 2 of quantised residuals before its noise.
 
-
-def pack(digest: MomentDigest) -> tuple[dict[str, NDArray[np.int32]], dict[str, float]]:
-    """The digest as whole numbers of 24 bits with one power-of-two step each; rounding noised numbers costs no privacy.
-
-    The step is at most 2^-21 of the largest number: for 10^6 records half of one, well below their noise.
+    >>> exact_second(np.array([[1, 2], [3, 0]]), np.array([0, 1]), 2).classwise.tolist()
+    [[1, 2, 4], [9, 0, 0]]
     """
-    row, column = np.triu_indices(len(digest.second))
-    arrays, steps = {}, {}
-    for name, values in (("counts", digest.counts), ("sums", digest.sums), ("second", digest.second[row, column])):
-        largest = float(np.abs(values).max(initial=1.0))
-        step = 2.0 ** (math.ceil(math.log2(largest)) - 22)
-        arrays[name], steps[name] = np.rint(values / step).astype(np.int32), step
-    return arrays, steps
+    first = exact_first(values, labels, classes)
+    triangles = np.stack([_triangle(values[labels == c]) for c in range(classes)])
+    return Second(first.counts, first.sums, triangles, triangles.sum(0))
 
 
-def unpack(arrays: dict[str, NDArray[np.int32]], steps: dict[str, float], sigma: float, claim: Claim) -> MomentDigest:
-    """The opposite of pack; arrays that do not fit together are refused."""
-    try:
-        counts, sums, triangle = (
-            arrays[name].astype(np.float64) * steps[name] for name in ("counts", "sums", "second")
-        )
-    except KeyError as error:
-        raise HoldfastError(f"moment digest: {error} is missing; ask the client to send it again.") from None
-    k = sums.shape[1] if sums.ndim == 2 else 0
-    if k == 0 or counts.shape != sums.shape[:1] or triangle.shape != (k * (k + 1) // 2,):
-        raise HoldfastError(
-            f"moment digest: counts {counts.shape}, sums {sums.shape} and second moment {triangle.shape} do not fit "
-            "together; ask the client to send it again."
-        )
-    if not (np.isfinite(counts).all() and np.isfinite(sums).all() and np.isfinite(triangle).all() and sigma >= 0):
-        raise HoldfastError("moment digest: it holds values that are not finite; ask the client to send it again.")
-    second = np.zeros((k, k))
+def _triangle(values: Whole) -> Whole:
+    """Upper triangle of the sum of v v'. Products of floats are exact here: a block's sums stay below 2^53."""
+    k = values.shape[1]
+    total = torch.zeros(k, k, dtype=torch.int64)
+    for block in torch.from_numpy(values).split(2**52 // STEPS**2):
+        part = block.double()
+        total += (part.T @ part).long()
+    return np.asarray(total.numpy()[np.triu_indices(k)])
+
+
+def stage_one(values: Whole, labels: NDArray[Any], classes: int, scales: Scales, source: Source) -> First:
+    """Noisy class counts and class sums."""
+    exact = exact_first(values, labels, classes)
+    return First(_noised(exact.counts, scales.counts, source), _noised(exact.sums, scales.sums, source))
+
+
+def stage_two(values: Whole, labels: NDArray[Any], centres: Centres, scales: Scales, source: Source) -> Second:
+    """Noisy counts, sums and second moments of the residuals around public centres."""
+    exact = exact_second(residuals(values, labels, centres), labels, len(centres.radii))
+    return Second(
+        _noised(exact.counts, scales.counts_2, source),
+        _noised(exact.sums, scales.sums_2, source),
+        _noised_triangles(exact.classwise, scales.classwise, source),
+        _noised_triangles(exact.shared, scales.shared, source),
+    )
+
+
+def residuals(values: Whole, labels: NDArray[Any], centres: Centres) -> Whole:
+    """u of each quantised record, on the grid."""
+    away = values / STEPS - centres.means[labels]
+    length = np.sqrt((away**2).sum(1))
+    return quantise(away / np.maximum(length, centres.radii[labels])[:, None], GRID).values
+
+
+def centres_of(first: First, scales: Scales) -> Centres:
+    """Class means from the noisy sums, shrunk to the mean of all by as much as noise explains; and the radii.
+
+    A class's mean differs from that of all by a true difference of variance b and noise of variance v = (s1/n)^2: it
+    keeps b/(b + v) of it. Records of unit length lie sqrt(1 - |m|^2) from their mean; the radius is RADIUS of that.
+    """
+    counts, sums = first.counts / STEPS, first.sums / STEPS
+    clear = counts >= 2 * scales.first
+    means = np.zeros(sums.shape)
+    if clear.any():
+        safe = np.maximum(counts, 1.0)
+        own, noise = sums / safe[:, None], (scales.first / safe) ** 2
+        middle = sums[clear].sum(0) / counts[clear].sum()
+        away = own - middle
+        between = max(1e-6, float(np.average(((away**2).mean(1) - noise)[clear], weights=counts[clear])))
+        keep = np.where(counts > 0, between / (between + noise), 0.0)
+        means = middle + keep[:, None] * away
+        means /= np.maximum(1.0, np.sqrt((means**2).sum(1, keepdims=True)))
+    usual = np.sqrt(np.maximum(0.0, 1 - (means**2).sum(1)))
+    return Centres(means, np.clip(RADIUS * usual, LEAST_RADIUS, 1.0))
+
+
+def square(triangles: NDArray[Any], k: int) -> Array:
+    """Symmetric matrices (..., k, k) from their upper triangles."""
     row, column = np.triu_indices(k)
-    second[row, column] = second[column, row] = triangle
-    return MomentDigest(counts, sums, second, sigma, claim)
+    whole = np.zeros((*triangles.shape[:-1], k, k))
+    whole[..., row, column] = whole[..., column, row] = triangles
+    return whole
+
+
+def _noised(exact: Whole, scale: Fraction, source: Source) -> Whole:
+    return exact + gaussian(exact.size, scale, source).reshape(exact.shape)
+
+
+def _noised_triangles(exact: Whole, scale: tuple[Fraction, Fraction], source: Source) -> Whole:
+    k = (math.isqrt(8 * exact.shape[-1] + 1) - 1) // 2
+    row, column = np.triu_indices(k)
+    found = exact.copy()
+    for where, one in ((row == column, scale[0]), (row != column, scale[1])):
+        if where.any():
+            found[..., where] = _noised(exact[..., where], one, source)
+    return found

@@ -19,7 +19,7 @@ from holdfast.core import Learning
 from holdfast.encoders import Encoder, draw_shapes
 from holdfast.encoders.contract import as_floats
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.moments import SENSITIVITY
+from holdfast.privacy.moments import RADIUS, scales_for
 from holdfast.tasks import Samples
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def leftovers(
     flat = features.flatten(1).double()
     count, spd = len(flat), max(1, options.spd)
     if claim.mode == "moments":
-        noise = claim.scale * claim.clip / (claim.sensitivity / SENSITIVITY)  # of a class sum, in the features' units
+        scales = scales_for(options.true_epsilon, options.delta, flat.shape[1])[0]
+        noise = float(scales.of_sum(RADIUS))  # of a class's sum, both stages together
         return (flat + noise * torch.randn(flat.shape, generator=generator, dtype=flat.dtype)).float()
     if claim.mode == "paper":
         largest = float(flat.abs().max())

@@ -1,6 +1,7 @@
-"""The moderator's side of the moment digest: a classifier in closed form, and samples that stand in for a client.
+"""The moderator's side of the moment digest: what all digests say together, and samples that stand in for a client.
 
-All of it is post-processing of what the clients released: it costs no privacy.
+All of it is post-processing of what the clients released: it costs no privacy. It is computed with torch, whose threads
+a run counts; numpy's would get in the way of the workers.
 """
 
 from __future__ import annotations
@@ -11,130 +12,119 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from holdfast.errors import HoldfastError
-from holdfast.privacy.moments import MomentDigest
+from holdfast.privacy.summary import MomentDigest, spikes
 
-Array = NDArray[np.float64]
+MOST_SHARED = 40  # directions of the shared second moment
+LEAST = 0.1  # of the usual variance: no direction and no class has less
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """What all digests say together: class weights and means, one covariance, and which cells are trusted."""
+    """What all digests say together of every client's classes."""
 
-    weights: Array  # (classes,): records in trusted cells
-    means: Array  # (classes, k); zero where no client has a trusted cell
-    covariance: Array  # (k, k)
-    trusted: NDArray[np.bool_]  # (clients, classes)
-
-
-def trusted_cells(digest: MomentDigest) -> NDArray[np.bool_]:
-    """Classes whose noisy count is at least max(20, 2 sigma/kappa): below, the mean would be mostly noise."""
-    return np.asarray(digest.counts >= max(20.0, 2 * digest.sigma_counts))
+    counts: Tensor  # (clients, classes): records in trusted cells, else 0
+    means: Tensor  # (clients, classes, k)
+    covariances: Tensor  # (classes, k, k); zero where nobody holds the class
+    roots: Tensor  # (classes, k, k): their Cholesky factors
 
 
 def pool(digests: Sequence[MomentDigest]) -> Pooled:
-    """Class means over clients and W = (S2 - sum_c n_c m_c m_c') / n, with a floor under its eigenvalues.
-
-    m_c m_c' of a noisy mean is too large by its noise variance, which is added back. Noise alone would have a largest
-    eigenvalue of w = sqrt(2 k clients) sigma / n (Wigner). The floor is w/3: on Fashion-MNIST that gave the best LDA at
-    epsilon 3 and 1 (79.6, 76.4 %), w itself a point less; and a thousandth of the mean eigenvalue at least.
-    """
+    """Means shrunk by their noise, and each class's covariance: its strong directions, and the shared shape beyond."""
     if not digests:
         raise HoldfastError("moment digests: there are none to pool.")
-    shapes = {digest.sums.shape for digest in digests}
+    shapes = {digest.means.shape for digest in digests}
     if len(shapes) > 1:
         raise HoldfastError(f"moment digests: clients disagree about (classes, features): {sorted(shapes)}.")
-    trusted = np.stack([trusted_cells(digest) for digest in digests])
-    counts = np.stack([digest.counts for digest in digests])
-    sums = np.stack([digest.sums for digest in digests])
-    weights = (counts * trusted).sum(0)
-    if not trusted.any():
+    counts = _stack([digest.counts * digest.trusted for digest in digests])
+    total = counts.sum(0)
+    if not bool((total > 0).any()):
         raise HoldfastError("moment digests: no client has a class with enough records for its noise; raise epsilon.")
-    safe = np.maximum(weights, 1.0)
-    means = (sums * trusted[:, :, None]).sum(0) / safe[:, None]
-    noise = np.array([digest.sigma**2 for digest in digests])
-    k = sums.shape[2]
-    everywhere = np.maximum(counts.sum(0), 0.0) * (weights > 0)  # also what lies in cells too small to be trusted
-    total = max(float(np.maximum(counts.sum(0), 0.0).sum()), 1.0)
-    scatter = sum((digest.second for digest in digests), np.zeros((k, k)))
-    scatter = scatter - np.einsum("c,ci,cj->ij", everywhere, means, means)
-    scatter += np.eye(k) * float((everywhere / safe**2 * (noise[:, None] * trusted).sum(0)).sum())
-    values, vectors = np.linalg.eigh(scatter / total)
-    wigner = math.sqrt(2 * k * float(noise.sum())) / total
-    floor = max(wigner / 3, 1e-3 * float(values.mean()), 1e-9)
-    return Pooled(weights, means, (vectors * np.maximum(values, floor)) @ vectors.T, trusted)
+    means, classes = shrunk_means(
+        counts, _stack([digest.means for digest in digests]), _stack([digest.mean_noise**2 for digest in digests])
+    )
+    second = _stack([digest.shared for digest in digests]).sum(0)
+    shape = shared_shape(second, math.sqrt(sum(digest.scales.of_shared**2 for digest in digests)))
+    covariances = torch.zeros(len(total), *shape.shape, dtype=shape.dtype)
+    roots = covariances.clone()
+    for c in (total > 0).nonzero().flatten().tolist():
+        parts = [
+            math.sqrt(float(own[c] / total[c])) * torch.from_numpy(digest.strong[digest.owner == c])
+            for own, digest in zip(counts, digests, strict=True)
+        ]
+        # Records of unit length lie 1 - |mean|^2 from their mean, squared: the covariance's trace is known.
+        covariances[c] = class_shape(torch.cat(parts), shape) * max(0.05, 1 - float(classes[c].square().sum()))
+        roots[c] = torch.linalg.cholesky(covariances[c])
+    return Pooled(counts, means, covariances, roots)
 
 
-def lda(digests: Sequence[MomentDigest]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Linear discriminant analysis from the moments alone: (weight, bias); score = features @ weight.T + bias.
+def shrunk_means(counts: Tensor, means: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Each client's class means (clients, classes, k), and those of all clients together (classes, k).
 
-    weight_c = W^-1 m_c, bias_c = -m_c' W^-1 m_c / 2 + log n_c; a class nobody holds has bias -inf.
+    A client's mean keeps b/(b + v) of its difference from its class's, v being its noise's variance and b that of true
+    differences, estimated where a class has several clients. A class's mean keeps as much of its difference from the
+    mean of all, coordinate by coordinate: half of b is the coordinate's own, half is common to all.
     """
-    pooled = pool(digests)
-    weight = np.linalg.solve(pooled.covariance, pooled.means.T).T
-    held = pooled.weights > 0
-    bias = np.where(held, -0.5 * (weight * pooled.means).sum(1) + np.log(np.where(held, pooled.weights, 1.0)), -np.inf)
-    return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
+    total = counts.sum(0)
+    held, share = total > 0, counts / total.clamp(min=1.0)
+    classes = (share[:, :, None] * means).sum(0)
+    away = torch.where(counts[:, :, None] > 0, means - classes, torch.zeros_like(means))
+    several = (counts > 0) & ((counts > 0).sum(0) > 1)
+    between = 0.0
+    if bool(several.any()):
+        excess = away.square().mean(2) - noise * (1 - share) ** 2
+        between = max(0.0, float((excess * counts)[several].sum() / counts[several].sum()))
+    own = away * (between / (between + noise).clamp(min=1e-30))[:, :, None]
+    spread = (share**2 * noise).sum(0)
+    middle = (total[:, None] * classes).sum(0) / total.sum()
+    off = torch.where(held[:, None], classes - middle, torch.zeros_like(classes))
+    true = (off[held].square().mean(0) - spread[held].mean()).clamp(min=0)
+    true = (true + true.mean()) / 2
+    classes = middle + off * true / (true + spread[:, None]).clamp(min=1e-30)
+    return classes + own, classes
 
 
-def shrunk_means(digests: Sequence[MomentDigest], pooled: Pooled) -> list[Array]:
-    """Each client's class means, shrunk to the class mean by as much as noise, not difference, explains.
+def shared_shape(second: Tensor, sigma: float) -> Tensor:
+    """The shared second moment cleaned of its noise, with trace 1: what stands out of it, and a diagonal rest.
 
-    A cell's own mean differs from the class mean by a true difference of variance b and noise of variance v =
-    (sigma/n)^2; its best linear estimate keeps b / (b + v) of the difference. b is estimated from all trusted cells.
+    The rest's diagonal keeps as much of its own profile as noise does not explain.
     """
-    excess: list[float] = []
-    own = []
-    for digest, trusted in zip(digests, pooled.trusted, strict=True):
-        counts = np.where(trusted, digest.counts, np.inf)
-        difference = np.where(trusted[:, None], digest.sums / counts[:, None] - pooled.means, 0.0)
-        variance = (digest.sigma / counts) ** 2
-        own.append((difference, variance))
-        excess += list(((difference**2).mean(1) - variance)[trusted])
-    between = max(0.0, float(np.mean(excess)))
-    return [
-        pooled.means + difference * (between / np.maximum(between + variance, 1e-300))[:, None]
-        for difference, variance in own
-    ]
+    directions, strength = spikes(second, sigma, MOST_SHARED)
+    strong = (directions * strength) @ directions.T
+    rest = second.diagonal() - strong.diagonal()
+    base = max(float(rest.mean()), 1e-3 * float(second.trace().clamp(min=1.0)) / len(second))
+    profile = max(0.0, float((rest - base).square().mean()) - sigma**2)
+    rest = base + (rest - base) * profile / max(profile + sigma**2, 1e-30)
+    whole: Tensor = strong + torch.diag(rest.clamp(min=LEAST * base))
+    return whole / whole.trace()
 
 
-def sample(
-    digests: Sequence[MomentDigest], generator: torch.Generator, count: int | None = None
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """For each client (features, labels) drawn from its noisy moments; none where no cell is trusted."""
-    pooled = pool(digests)
-    means = shrunk_means(digests, pooled)
-    return [draw(digest, own, pooled, generator, count) for digest, own in zip(digests, means, strict=True)]
+def class_shape(strong: Tensor, shape: Tensor) -> Tensor:
+    """A class's second moment with trace 1: its own strong directions (r, k), and at right angles to them the shape."""
+    if not len(strong):
+        return shape
+    own: Tensor = strong.T @ strong
+    _, size, axes = torch.linalg.svd(strong, full_matrices=False)
+    axes = axes[size > 1e-6 * size.max().clamp(min=1e-12)]
+    beyond = torch.eye(len(shape), dtype=shape.dtype) - axes.T @ axes
+    rest = beyond @ shape @ beyond
+    left = float(rest.trace())
+    share = min(float(own.trace()), 1 - LEAST) if left > 1e-6 else 1.0  # few features: nothing is left beyond
+    whole: Tensor = own * (share / float(own.trace())) + rest * ((1 - share) / max(left, 1e-6))
+    return whole + 1e-6 * torch.eye(len(shape), dtype=shape.dtype) / len(shape)
 
 
-def draw(
-    digest: MomentDigest, means: Array, pooled: Pooled, generator: torch.Generator, count: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features of unit norm and labels of one client, drawn around its shrunk means with the pooled covariance.
-
-    count: records, dealt to its trusted classes in proportion to their counts; None: as many as it has.
-    """
-    weights = np.where(trusted_cells(digest), digest.counts, 0.0)
-    numbers = np.rint(weights).astype(np.int64) if count is None else shares(weights, count)
-    labels = torch.from_numpy(np.repeat(np.arange(len(weights)), numbers))
-    root = torch.from_numpy(np.linalg.cholesky(pooled.covariance))
-    spread = torch.randn((len(labels), len(root)), generator=generator, dtype=torch.float64) @ root.T
-    features = torch.from_numpy(means)[labels] + spread
+def draw(pooled: Pooled, client: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Features of unit norm and labels that stand in for one client (by its place): as many as it has in each class."""
+    numbers = pooled.counts[client].round().long()
+    labels = torch.arange(len(numbers)).repeat_interleave(numbers)
+    noise = torch.randn((len(labels), pooled.means.shape[2]), generator=generator, dtype=torch.float64)
+    spread = torch.cat([part @ root.T for part, root in zip(noise.split(numbers.tolist()), pooled.roots, strict=True)])
+    features = pooled.means[client][labels] + spread
     return torch.nn.functional.normalize(features, dim=1).float(), labels
 
 
-def shares(weights: Array, count: int) -> NDArray[np.int64]:
-    """Whole numbers in proportion to the weights that add up to count (largest remainders); zeros if all weights are.
-
-    >>> shares(np.array([3.0, 0.0, 1.0]), 6).tolist()
-    [5, 0, 1]
-    """
-    if weights.sum() <= 0:
-        return np.zeros(len(weights), dtype=np.int64)
-    ideal = weights / weights.sum() * count
-    whole: NDArray[np.int64] = np.floor(ideal).astype(np.int64)
-    most = np.argsort(-(ideal - whole), kind="stable")[: count - int(whole.sum())]
-    whole[most] += 1
-    return whole
+def _stack(arrays: Sequence[np.typing.NDArray[np.float64]]) -> Tensor:
+    return torch.from_numpy(np.stack(arrays)).double()

@@ -149,7 +149,7 @@ def subject_of_file(path: Path) -> Subject:
     if is_moments(tensors):
         made = open_moments(tensors, where=where)
         options = FedDig(mode="moments", epsilon=made.claim.epsilon_nominal, delta=made.claim.delta)
-        classes, k = made.sums.shape
+        classes, k = made.means.shape
         said = read_manifest(tensors["manifest"], where)
         facts: dict[str, Any] = {"size": size, "task": said["task"], "encoder": said["encoder"]}
         return Subject(str(path), "digest", options, claim_of(options, (k,), classes), (k,), classes, **facts)

@@ -1,13 +1,15 @@
-"""The moment digest on its way: three bytes a number, a manifest, a SHA-256; and what the moderator refuses.
+"""The moment digest on its way: whole numbers in steps near the noise, zlib, a manifest, SHA-256; and what is refused.
 
-10 classes and k = 64: 3 (10 + 640 + 2,080) = 8,190 bytes and a manifest, at any number of records. Rounding numbers
-that carry their noise already costs no privacy.
+Rounding numbers that carry their noise already costs no privacy, and steps of half the noise's deviation add 2 % to its
+variance. 10 classes and k = 128 fit in 11 kB at any number of records: where large counts make the shared second moment
+long, its steps are doubled until it fits, which is then far below what so many records leave uncertain.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,40 +22,68 @@ from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 from holdfast.privacy import moments
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.moments import MomentDigest
-from holdfast.privacy.sampling import trusted_cells
+from holdfast.privacy.noise import Whole
+from holdfast.privacy.summary import COUNT_STEP, MOST_IN_ALL, MomentDigest, fewest
 
-SCHEMA = "holdfast-moments/1"
-PARTS = ("counts", "sums", "second")
+SCHEMA = "holdfast-moments/2"
+OLD = "holdfast-moments/1"
+PARTS = ("counts", "means", "radii", "owner", "strong", "shared")
 BEYOND = 10.0  # deviations of the noise: an honest client is refused less often than once in 10^20 digests
 AGAIN = "ask the client to make it again"
+LIMIT = 10_900  # bytes of a release
+LEAST_SHARED = 2_500  # bytes that the shared second moment may always take
+RADIUS_STEP, STRONG_STEP = 2.0**-10, 2.0**-7
 
 
 def seal_moments(digest: MomentDigest, task: str, encoder: str) -> Tensors:
     """The digest as named tensors; the manifest travels as JSON in one of them."""
-    arrays, steps = moments.pack(digest)
-    tensors = {name: torch.from_numpy(three_bytes(array)) for name, array in arrays.items()}
-    classes, k = digest.sums.shape
+    classes, k = digest.means.shape
+    trusted = digest.trusted
+    row, column = np.triu_indices(k)
+    shared = digest.shared[row, column]
+    noise = digest.mean_noise[trusted].min(initial=1.0)
+    steps = {
+        "counts": COUNT_STEP,
+        "means": max(2.0**-14, _power(noise / 2)),
+        "radii": RADIUS_STEP,
+        "owner": 1.0,
+        "strong": STRONG_STEP,
+        "shared": _power(digest.scales.of_shared / math.sqrt(8)),  # half the noise off the diagonal
+    }
+    values = {
+        "counts": digest.counts,
+        "means": digest.means[trusted],
+        "radii": digest.radii,
+        "owner": digest.owner,
+        "strong": digest.strong,
+    }
+    tensors = {name: squeeze(np.rint(part / steps[name]).astype(np.int64)) for name, part in values.items()}
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "task": task,
         "encoder": encoder,
         "classes": classes,
         "features": k,
-        "steps": steps,
+        "trusted": np.flatnonzero(trusted).tolist(),
+        "directions": len(digest.owner),
         "claim": digest.claim.as_json(),
     }
-    text = json.dumps({**manifest, "sha256": sha256_of(tensors, manifest)}, sort_keys=True, separators=(",", ":"))
-    return {**tensors, "manifest": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)}
+    room = LIMIT - sum(map(len, tensors.values())) - len(_text({**manifest, "steps": steps})) - 100  # SHA-256 and name
+    while True:
+        tensors["shared"] = squeeze(np.rint(shared / steps["shared"]).astype(np.int64))
+        if len(tensors["shared"]) <= max(room, LEAST_SHARED):
+            break
+        steps["shared"] *= 2
+    manifest["steps"] = steps
+    text = _text({**manifest, "sha256": sha256_of(tensors, manifest)})
+    return {**tensors, "manifest": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
 
-def open_moments(
-    tensors: Tensors, expected: Mapping[str, Any] | None = None, where: str = "digest", check: bool = True
-) -> MomentDigest:
+def open_moments(tensors: Tensors, expected: Mapping[str, Any] | None = None, where: str = "digest") -> MomentDigest:
     """The digest that seal_moments sealed; one that is damaged, absurd or not as `expected` is refused.
 
     expected: task, encoder, classes, features, and the run's epsilon and delta. Of noise the manifest is not believed:
-    what epsilon and delta need is computed here. check = False: whatever the numbers are, as for one record alone.
+    what epsilon and delta need is computed here.
     """
     content = dict(tensors)
     manifest = read_manifest(content.pop("manifest", torch.empty(0)), where)
@@ -62,76 +92,105 @@ def open_moments(
     for name, wanted in (expected or {}).items():
         if said.get(name) != wanted:
             raise HoldfastError(f"{where}: it was made for {name} {said.get(name)!r}, but this run has {wanted!r}.")
-    classes, k = manifest.get("classes", 0), manifest.get("features", 0)
-    if not all(type(number) is int and 0 < number <= 1 << 16 for number in (classes, k)):
-        raise HoldfastError(f"{where}: its manifest has no proper numbers of classes and features; {AGAIN}.")
+    classes, k, trusted, directions = _sizes(manifest, where)
     if content.keys() != set(PARTS) or sha256_of(content, manifest) != manifest.get("sha256"):
         raise HoldfastError(f"{where}: it is damaged, its content does not match its SHA-256; {AGAIN}.")
-    shapes = {"counts": (classes,), "sums": (classes, k), "second": (k * (k + 1) // 2,)}
-    arrays = {name: from_three_bytes(content[name], shapes[name], where) for name in PARTS}
-    steps = manifest.get("steps")
+    steps: Any = manifest.get("steps")
     fine = isinstance(steps, Mapping) and all(
-        isinstance(steps.get(name), float) and 0 < steps[name] < math.inf for name in PARTS
+        isinstance(steps.get(name), float) and 0 < steps[name] < 1e12 for name in PARTS
     )
     if not fine:
         raise HoldfastError(f"{where}: its manifest has no proper steps; {AGAIN}.")
-    sigma = moments.scales_for(claim.epsilon_nominal, claim.delta, k)[0].sigma
-    digest = moments.unpack(arrays, dict(steps), sigma, claim)  # type: ignore[arg-type]
-    if check:
-        check_moments(digest, where)
+    shapes: dict[str, tuple[int, ...]] = {
+        "counts": (classes,),
+        "means": (len(trusted), k),
+        "radii": (classes,),
+        "owner": (directions,),
+        "strong": (directions, k),
+        "shared": (k * (k + 1) // 2,),
+    }
+    part = {name: unsqueeze(content[name], shapes[name], where) * steps[name] for name in PARTS}
+    means = np.zeros((classes, k))
+    means[trusted] = part["means"]
+    digest = MomentDigest(
+        part["counts"],
+        means,
+        part["radii"],
+        part["owner"].astype(np.int64),
+        part["strong"],
+        moments.square(part["shared"], k),
+        moments.scales_for(claim.epsilon_nominal, claim.delta, k)[0],
+        claim,
+    )
+    if set(np.flatnonzero(digest.trusted)) != set(trusted) or not set(digest.owner) <= set(trusted):
+        raise HoldfastError(f"{where}: the classes it trusts are not those with enough records; {AGAIN}.")
+    check_moments(digest, where)
     return digest
 
 
 def check_moments(digest: MomentDigest, where: str, records: int | None = None) -> None:
     """Refuse moments that no records with |z| <= 1 can have, ten deviations of the noise allowed.
 
-    n_c >= 0, |S_c| <= n_c, trace(S2) <= n; and n as large as the client says (`records`). The noise of |S_c| stays
-    below sigma (sqrt k + 10) with all but the probability of ten deviations.
+    n_c >= 0, |mean| <= 1, 0 < R <= 1, a class's strong directions and the shared second moment no larger than the
+    records they sum over; and n as large as the client says (`records`). The noise of a mean stays below its deviation
+    times (sqrt k + 10) with all but the probability of ten deviations, and moves with that of the count.
     """
-    classes, k = digest.sums.shape
-    one, sigma = digest.sigma_counts, digest.sigma
+    classes, k = digest.means.shape
+    scales, trusted = digest.scales, digest.trusted
+    one = scales.of_count()
     total = float(digest.counts.sum())
-    slack = BEYOND * one * math.sqrt(classes)
-    lengths = np.sqrt((digest.sums**2).sum(1))
-    length_slack = sigma * (math.sqrt(k) + BEYOND) + BEYOND * one
+    slack = BEYOND * one * math.sqrt(classes) + COUNT_STEP * classes
+    loose = digest.mean_noise * (math.sqrt(k) + BEYOND) + BEYOND * one / np.maximum(digest.counts, 1.0)
+    lengths = np.sqrt((digest.means**2).sum(1))
+    strengths = np.bincount(digest.owner, (digest.strong**2).sum(1), minlength=classes)
+    uneven = BEYOND * scales.of_classwise * math.sqrt(k) / np.maximum(digest.counts, 1.0)
     faults = {
-        "negative counts": bool((digest.counts < -BEYOND * one).any()),
-        "class sums longer than their counts": bool((lengths > digest.counts + length_slack).any()),
-        "a second moment larger than its records": float(np.trace(digest.second))
-        > total + slack + BEYOND * sigma * math.sqrt(k),
+        "negative counts": bool((digest.counts < -BEYOND * one - COUNT_STEP).any()),
+        "class means longer than any record": bool((lengths > 1.1 + loose)[trusted].any()),
+        "radii beyond 0 to 1": bool(((digest.radii < moments.LEAST_RADIUS - 0.01) | (digest.radii > 1)).any()),
+        "strong directions larger than their records": bool((strengths > 1.1 + uneven).any()),
+        "a shared second moment larger than its records": float(np.trace(digest.shared))
+        > total + slack + BEYOND * scales.of_shared * math.sqrt(k) + 0.1 * abs(total),
         f"counts of {total:.0f} records in all where the client trains on {records}": records is not None
         and abs(total - records) > slack,
     }
     if wrong := [fault for fault, found in faults.items() if found]:
         raise HoldfastError(f"{where}: it has {wrong[0]}, which noise does not explain; {AGAIN}.")
-    if not trusted_cells(digest).any():
+    if not trusted.any():
         raise HoldfastError(
-            f"{where}: no class has as many records as its noise needs ({max(20.0, 2 * one):.0f}), so nothing can be "
+            f"{where}: no class has as many records as its noise needs ({fewest(scales):.0f}), so nothing can be "
             "drawn from it; raise epsilon."
         )
 
 
-def three_bytes(values: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Whole numbers of at most 24 bits, three bytes each, the lowest first.
+def squeeze(values: Whole) -> torch.Tensor:
+    """Whole numbers of at most 32 bits as bytes: all lowest bytes, then all second ones and so on, zlib over each.
 
-    >>> three_bytes(np.array([1, -2], dtype=np.int32)).tolist()
-    [1, 0, 0, 254, 255, 255]
+    >>> unsqueeze(squeeze(np.array([[1, -70000]])), (1, 2), "digest").tolist()
+    [[1, -70000]]
     """
-    flat = np.ascontiguousarray(values.ravel().astype("<i4"))
-    return np.ascontiguousarray(flat.view(np.uint8).reshape(-1, 4)[:, :3]).ravel()
+    if values.size and int(np.abs(values).max()) >= 1 << 31:
+        raise HoldfastError("moment digest: a number is too large to be sent; nothing was released.")
+    folded = np.where(values < 0, -2 * values - 1, 2 * values).astype("<u4")  # 0, -1, 1, -2, ...: small stays small
+    planes = np.ascontiguousarray(folded.ravel()).view(np.uint8).reshape(-1, 4).T
+    machine = zlib.compressobj(9, strategy=zlib.Z_FILTERED)
+    content = machine.compress(planes.tobytes()) + machine.flush()
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def from_three_bytes(content: torch.Tensor, shape: tuple[int, ...], where: str) -> NDArray[np.int32]:
-    """The opposite of three_bytes.
-
-    >>> from_three_bytes(torch.tensor([1, 0, 0, 254, 255, 255], dtype=torch.uint8), (2,), "digest").tolist()
-    [1, -2]
-    """
-    if content.dtype != torch.uint8 or tuple(content.shape) != (3 * math.prod(shape),):
-        raise HoldfastError(f"{where}: its content has the shape {tuple(content.shape)}, not that of {shape}; {AGAIN}.")
-    padded = np.zeros((math.prod(shape), 4), dtype=np.uint8)
-    padded[:, 1:] = content.numpy().reshape(-1, 3)
-    return (padded.reshape(-1).view("<i4") >> 8).reshape(shape).astype(np.int32)
+def unsqueeze(content: torch.Tensor, shape: tuple[int, ...], where: str) -> NDArray[np.int64]:
+    """The opposite of squeeze; its size is known beforehand, so a small packet cannot grow without bound."""
+    count = math.prod(shape)
+    machine = zlib.decompressobj()
+    try:
+        raw = machine.decompress(bytes_of(content), 4 * count + 1) if content.dtype == torch.uint8 else b""
+    except zlib.error:
+        raw = b""
+    if len(raw) != 4 * count or (count and not machine.eof):
+        raise HoldfastError(f"{where}: its content does not unpack to the shape {shape}; {AGAIN}.")
+    planes = np.frombuffer(raw, dtype=np.uint8).reshape(4, count).T
+    folded = np.ascontiguousarray(planes).view("<u4").ravel().astype(np.int64)
+    return np.asarray(np.where(folded % 2 == 1, -(folded + 1) // 2, folded // 2).reshape(shape))
 
 
 def read_manifest(text: torch.Tensor, where: str) -> dict[str, Any]:
@@ -140,18 +199,32 @@ def read_manifest(text: torch.Tensor, where: str) -> dict[str, Any]:
         manifest = json.loads(bytes_of(text))
     except (ValueError, RecursionError):
         manifest = None
+    if isinstance(manifest, dict) and manifest.get("schema") == OLD:
+        raise HoldfastError(f"{where}: it is a moment digest of an earlier form, which is no longer read; {AGAIN}.")
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise HoldfastError(f"{where}: it has no manifest of schema {SCHEMA!r}; {AGAIN}.")
     return manifest
 
 
 def is_moments(tensors: Tensors) -> bool:
-    """Whether these are a moment digest's tensors, whatever their state."""
+    """Whether these are a moment digest's tensors, whatever their state or form."""
     try:
-        read_manifest(tensors.get("manifest", torch.empty(0)), "")
-    except HoldfastError:
+        manifest = json.loads(bytes_of(tensors.get("manifest", torch.empty(0))))
+    except (ValueError, RecursionError):
         return False
-    return True
+    return isinstance(manifest, dict) and manifest.get("schema") in (SCHEMA, OLD)
+
+
+def _sizes(manifest: Mapping[str, Any], where: str) -> tuple[int, int, list[int], int]:
+    """Classes, features, the classes that it trusts, and strong directions, as the manifest has them."""
+    classes, k, trusted, directions = (manifest.get(n) for n in ("classes", "features", "trusted", "directions"))
+    if not (type(classes) is int and type(k) is int and 0 < classes <= 1 << 16 and 0 < k <= 1 << 16):
+        raise HoldfastError(f"{where}: its manifest has no proper numbers of classes and features; {AGAIN}.")
+    if not isinstance(trusted, list) or trusted != sorted({c for c in trusted if type(c) is int and 0 <= c < classes}):
+        raise HoldfastError(f"{where}: its manifest does not say which classes it trusts; {AGAIN}.")
+    if type(directions) is not int or not 0 <= directions <= MOST_IN_ALL:
+        raise HoldfastError(f"{where}: its manifest has no proper number of directions; {AGAIN}.")
+    return classes, k, trusted, directions
 
 
 def _claim(manifest: Mapping[str, Any], where: str) -> Claim:
@@ -163,3 +236,16 @@ def _claim(manifest: Mapping[str, Any], where: str) -> Claim:
     if not fine:
         raise HoldfastError(f"{where}: its manifest has no proper claim; {AGAIN}.")
     return claim
+
+
+def _text(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _power(value: float) -> float:
+    """The power of two at or below the value.
+
+    >>> _power(0.3)
+    0.25
+    """
+    return 2.0 ** math.floor(math.log2(value))

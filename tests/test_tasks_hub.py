@@ -67,7 +67,7 @@ def test_emnist_is_downloaded_as_files_and_put_upright(tmp_path: Path, monkeypat
     for name in BY_CLASS_FILES:
         array = images if "images" in name else labels
         header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
     import huggingface_hub
 
     def hf_hub_download(repository: str, file: str, repo_type: str) -> str:

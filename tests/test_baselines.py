@@ -60,7 +60,7 @@ def test_mixed_digests_find_means_and_covariance_of_what_was_mixed(weights: obje
     assert abs(right[0] - right[1]) < 0.01
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(st.integers(0, 50), st.floats(0.1, 10.0), st.floats(-5.0, 5.0))
 def test_scaling_and_shifting_all_features_changes_no_decision(seed: int, scale: float, shift: float) -> None:
     x, labels = clouds(60, seed)

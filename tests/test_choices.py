@@ -88,7 +88,7 @@ def test_what_is_refused(spec: object, says: str) -> None:
 
 
 @given(value=st.one_of(st.integers(-(10**9), 10**9), st.floats(allow_nan=False), st.booleans()))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_text_is_read_as_the_value_it_spells(value: float | bool) -> None:
     assert convert(str(value), type(value), "key") == value
     assert convert(value, type(value), "key") is value or convert(value, type(value), "key") == value

@@ -85,7 +85,7 @@ def test_where_noise_drowns_all_digests_nobody_is_judged() -> None:
 
 
 @given(st.integers(4, 9), st.integers(0, 2**31), st.permutations(range(9)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_honest_digests_agree_in_any_order(clients: int, seed: int, order: list[int]) -> None:
     random = np.random.default_rng(seed)
     places = random.normal(size=(5, 6)) * 5

@@ -58,7 +58,7 @@ def same_facts(one: Digest, other: Digest) -> bool:
     st.integers(1, 5),
     st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trip(
     kind: Any, scale: Any, compress: bool, shape: tuple[int, ...], classes: int, spd: int, seed: int
 ) -> None:
@@ -120,7 +120,7 @@ tensor_shapes = st.lists(st.integers(0, 4), max_size=3)
 
 
 @given(st.booleans(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_a_hostile_client_sends_gives_a_sentence(compress: bool, data: st.DataObject) -> None:
     """Facts and tensors of any kind under the right names, with the right SHA-256: refused, or a proper digest."""
     tensors, manifest = digest_to_tensors(digest(12), Compact("int8", compress=compress))

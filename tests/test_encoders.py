@@ -122,7 +122,7 @@ FINGERPRINTS = {
     st.integers(0, 10**6),
     st.sampled_from(["noise", "flat", "stripes", "spots"]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_scattering_never_exceeds_length_one(shape: tuple[int, ...], seed: int, kind: str) -> None:
     source = torch.Generator().manual_seed(seed)
     images = {

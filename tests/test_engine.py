@@ -193,7 +193,7 @@ def test_clients_are_shared_out_by_size_to_no_more_workers_than_there_are_client
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.sampled_from(sorted(DTYPES)), SHAPES), max_size=6), st.integers(0, 2**31))
 def test_tensors_of_any_kind_and_shape_pass_through_the_arena(kinds: list[tuple[str, list[int]]], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

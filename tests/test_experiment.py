@@ -50,7 +50,7 @@ experiments = st.builds(
 
 
 @given(experiment=experiments)
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_round_trip_through_a_table_and_through_json(experiment: Experiment) -> None:
     assert from_table(experiment.as_json()) == experiment
     assert from_table(json.loads(json.dumps(experiment.as_json()))) == experiment

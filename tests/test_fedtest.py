@@ -161,7 +161,7 @@ def test_the_power_follows_the_models() -> None:
 
 
 @given(st.sets(st.integers(0, 19), min_size=1), st.integers(1, 8), st.integers(0, 50), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_testers_are_new_ones_as_far_as_there_are_others(
     present: set[int], count: int, round: int, data: st.DataObject
 ) -> None:

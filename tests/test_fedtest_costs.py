@@ -60,7 +60,7 @@ def test_a_run_counts_what_the_model_says() -> None:
 
 
 @given(st.integers(2, 7), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_cheapest_testers_are_the_cheapest(n: int, data: st.DataObject) -> None:
     k, some = data.draw(st.integers(1, n)), links(n, data.draw(st.integers(0, 99)))
     best = min(collection_seconds(some, chosen, 1) for chosen in itertools.combinations(range(n), k))

@@ -29,7 +29,7 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no test can take the power away
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=300)), max_size=6))
 def test_what_a_store_was_given_last_is_what_it_gives_back(writes: list[tuple[str, bytes]]) -> None:
     with TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ def test_what_a_store_was_given_last_is_what_it_gives_back(writes: list[tuple[st
         assert not list(Path(folder).rglob("*.tmp"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(min_size=1, max_size=200), st.data())
 def test_no_damage_goes_unnoticed(data: bytes, draw: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
@@ -55,7 +55,7 @@ def test_no_damage_goes_unnoticed(data: bytes, draw: st.DataObject) -> None:
         assert not (Path(folder) / "x").exists()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LINES, LINES, st.data())
 def test_a_torn_line_costs_itself_and_nothing_else(before: list[dict], after: list[dict], draw: st.DataObject) -> None:
     with TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ LETTER = Letter(1, 2, "train", {"model/w": torch.tensor([[1.0, -2.0]]), "server/
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(DTYPES)), SHAPES, st.sampled_from(["model", "delta", "x"])), max_size=5)
 )

@@ -30,7 +30,7 @@ def versions(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("*.safetensors"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(["accepted", "refused", "away", "new process", "back"]), max_size=40),
     st.integers(1, 3),

@@ -53,7 +53,7 @@ def possible(partition: Any, sizes: list[int], clients: int) -> bool:
     return sum(sizes) >= clients * each
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases)
 def test_every_partition_is_disjoint_covering_and_leaves_nobody_empty(case: Any) -> None:
     partition, sizes, clients, seed = case
@@ -71,7 +71,7 @@ def test_every_partition_is_disjoint_covering_and_leaves_nobody_empty(case: Any)
     assert all(torch.equal(part, part.sort().values) for part in parts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases)
 def test_same_seed_same_partition_and_the_counts_do_not_depend_on_the_order_of_the_labels(case: Any) -> None:
     partition, sizes, clients, seed = case
@@ -99,7 +99,7 @@ def test_iid_shares_differ_by_one_at_most() -> None:
     assert sorted(map(len, Iid()(torch.zeros(11), 4, seeded(0)))) == [2, 3, 3, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(1e-6, 10), st.integers(1, 20), st.integers(1, 15), st.integers(0, 2**31))
 def test_dirichlet_keeps_the_minimum_even_where_redrawing_is_hopeless(
     mu: float, clients: int, least: int, s: int
@@ -158,7 +158,7 @@ def test_shares_become_counts_that_add_up() -> None:
     assert np.abs(counts.T - shares * sizes[:, None]).max() <= 1.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(3, 15), st.integers(0, 2**31))
 def test_random_classes_keep_their_bounds_and_every_class_is_held(least: int, more: int, clients: int, s: int) -> None:
     labels = labels_of([60] * 6, s)
@@ -231,7 +231,7 @@ def test_partitions_are_choices_with_options() -> None:
             choose(PARTITIONS, Choice.parse(bad, "partition"), "partition")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 500), st.integers(0, 2**31))
 def test_split_is_disjoint_and_covering_and_train_is_the_largest(n: int, seed: int) -> None:
     index = torch.randperm(1000, generator=seeded(seed))[:n]

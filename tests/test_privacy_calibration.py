@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
@@ -20,7 +20,6 @@ def test_known_sigmas(epsilon: float, sigma: float) -> None:
 
 
 @given(st.floats(0.05, 30), st.floats(1e-9, 0.1))
-@settings(derandomize=True, deadline=None)
 def test_ratio_and_epsilon_are_inverse_and_on_the_safe_side(epsilon: float, delta: float) -> None:
     ratio = calibration.gaussian_ratio(epsilon, delta)
     assert calibration.gaussian_delta(epsilon, ratio) <= delta
@@ -61,7 +60,6 @@ def test_grid_cost_covers_two_dimensions_of_discrete_noise(scale: float, shift: 
 
 
 @given(st.floats(4, 50), st.integers(-400, 400))
-@settings(derandomize=True, deadline=None)
 def test_the_two_bounds_in_the_proof(scale: float, k: int) -> None:
     t = np.linspace(-0.5, 0.5, 2001)
     ratio = float(integrate.simpson(np.exp(-(2 * k * t + t * t) / (2 * scale**2)), x=t))

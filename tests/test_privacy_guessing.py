@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
@@ -49,13 +49,11 @@ def test_known_values(spd: int, unordered: float, ordered: float) -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(derandomize=True, deadline=None)
 def test_three_parts_is_the_nearest_whole_number_to_a_square(value: int) -> None:
     assert guessing.partitions(value, 3) == ((value + 3) ** 2 + 6) // 12
 
 
 @given(st.integers(1, 300), st.integers(2, 10))
-@settings(derandomize=True, deadline=None)
 def test_partitions_obey_their_recurrence(value: int, parts: int) -> None:
     """Either no part is zero (take one off each) or one part fewer is enough."""
     with_all = guessing.partitions(value - parts, parts) if value >= parts else 0

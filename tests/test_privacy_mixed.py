@@ -68,7 +68,7 @@ def full(features: np.ndarray, labels: np.ndarray = LABELS, **changes: object) -
     st.floats(1e-3, 1e3),
     st.sampled_from([1, 3, 100, 65536, 1 << 24]),
 )
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_quantised_records_obey_the_bound_exactly(x: np.ndarray, norm: str, clip: float, steps: int) -> None:
     values = quantise(x, Grid(norm, clip, steps)).values  # type: ignore[arg-type]
     for row in values.tolist():  # Python's whole numbers: nothing can overflow
@@ -183,7 +183,6 @@ def test_claim_of_full_adds_up() -> None:
 
 
 @given(st.integers(2, 100), st.floats(0.01, 20))
-@settings(derandomize=True, deadline=None)
 def test_response_tickets_keep_their_promise(classes: int, epsilon: float) -> None:
     keep, other = mechanisms.response_tickets(classes, epsilon)
     assert keep + (classes - 1) * other == 2**32

@@ -39,7 +39,7 @@ def in_ball(z: np.ndarray) -> np.ndarray:
 
 
 @given(arrays.arrays(np.float64, (2, 3), elements=st.floats(-1, 1)), st.integers(0, 1), st.integers(0, 1))
-@settings(derandomize=True, max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_no_pair_of_records_exceeds_the_sensitivities(z: np.ndarray, c: int, d: int) -> None:
     one, other = in_ball(z[0]), in_ball(z[1])
     assert np.linalg.norm(first(one, c) - first(other, d)) <= moments.D1 + 1e-12
@@ -69,7 +69,7 @@ def test_a_search_for_the_sensitivities_finds_them() -> None:
     arrays.arrays(np.float64, 2, elements=st.floats(moments.LEAST_RADIUS, 1)),
     st.integers(0, 1),
 )
-@settings(derandomize=True, max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_whole_numbers_that_get_noise_obey_the_ratio(
     z: np.ndarray, means: np.ndarray, radii: np.ndarray, label: int
 ) -> None:

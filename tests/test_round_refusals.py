@@ -132,7 +132,7 @@ finite = st.floats(-1e6, 1e6, width=32)
 
 
 @given(values=st.lists(finite, min_size=3, max_size=3), bound=st.floats(1e-3, 1e7))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_the_bound_is_on_the_euclidean_norm(values: list[float], bound: float) -> None:
     norm = math.hypot(*values)
     fault = find_fault(tiny_reply(torch.tensor(values)), EXPECTED, bound)
@@ -154,7 +154,7 @@ def test_a_norm_at_the_bound_passes_and_one_that_overflows_single_precision_is_m
     value=st.one_of(st.none(), st.booleans(), st.integers(max_value=0), st.floats(), st.text(max_size=3)),
     key=st.sampled_from(["samples", "steps"]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_counts_are_positive_whole_numbers_or_refused(value: object, key: str) -> None:
     counts = {"samples": 1, "steps": 1, key: value}
     fault = find_fault(tiny_reply(torch.zeros(3), **counts), EXPECTED, None)
@@ -163,6 +163,6 @@ def test_counts_are_positive_whole_numbers_or_refused(value: object, key: str) -
 
 
 @given(samples=st.integers(1, 10**9), steps=st.integers(1, 10**9))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_counts_of_this_world_are_accepted(samples: int, steps: int) -> None:
     assert find_fault(tiny_reply(torch.zeros(3), samples, steps), EXPECTED, None) is None

@@ -74,7 +74,7 @@ def test_the_consensus_bounds_what_a_liar_can_do() -> None:
     ),
     st.lists(st.floats(-1, 1), min_size=4, max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_report_moves_no_consensus_out_of_the_others_reach(honest: list[list[float]], lie: list[float]) -> None:
     values = np.array([*honest, lie])
     found = consensus(values, np.ones(len(values)))

@@ -92,7 +92,7 @@ def tell_apart(
     (a, label_a), (b, label_b) = pair
     predicted: float | None = None
     if claim.mode == "paper":
-        found = _paper(options, a, b, trials)
+        found = _paper(options, a, b, trials, source)
     elif claim.mode == "moments":
         scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
         change, spread = moment_change((a, label_a), (b, label_b), classes, scales, centres)
@@ -110,13 +110,13 @@ def tell_apart(
     return with_limits(found, trials, predicted, who)
 
 
-def _paper(options: FedDig, a: Array, b: Array, trials: int) -> Membership:
+def _paper(options: FedDig, a: Array, b: Array, trials: int, source: Source) -> Membership:
     """Floating-point Laplace noise of scale tau / (S epsilon), tau being the largest feature; or none at all."""
     change = (b - a) / options.spd
     if options.epsilon is None:
         return Membership(1.0, 1.0, 1.0)
     scale = max(float(np.abs(a).max()), float(np.abs(b).max())) / (options.size * options.epsilon)
-    noise = np.random.default_rng().laplace(0.0, scale, (2 * trials, len(a)))
+    noise = np.random.default_rng(source.words(4)).laplace(0.0, scale, (2 * trials, len(a)))
     spread = np.full(len(a), scale)
     without, within = (scores("laplace", change, spread, part) for part in (noise[:trials], noise[trials:] + change))
     return rates(without, within)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_helpers import experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -19,6 +20,7 @@ from holdfast.attacks import ATTACKS, Sight, awake, tamper_updates
 from holdfast.attacks.updates import ALittleIsEnough, InnerProduct, Mimic, MinMax, MinSum, RandomWeights
 from holdfast.choices import Choice, choose
 from holdfast.errors import HoldfastError
+from holdfast.play import run
 from holdfast.randomness import rng
 
 HONEST = torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 6.0]])  # mean (2, 2), deviation (sqrt(2/3), sqrt(8))
@@ -181,9 +183,18 @@ def test_min_max_and_min_sum_reach_their_bound_and_stay_within(direction: Any, r
 
 
 @pytest.mark.parametrize("name", [name for name, kind in ATTACKS.items() if getattr(kind, "omniscient", False)])
-def test_omniscient_attacks_need_honest_clients(name: str) -> None:
-    with pytest.raises(HoldfastError, match=f"attack '{name}' copies from honest clients"):
-        chosen(name).tamper(sight(honest=HONEST[:0]))
+def test_omniscient_attacks_send_their_own_where_there_is_no_honest_client(name: str) -> None:
+    own = [{"w": row} for row in OWN]
+    sent = tamper_updates(chosen(name), own, [], {"w": MODEL}, rng(0, 0, 0, "attack"))
+    assert torch.equal(torch.stack([delta["w"] for delta in sent]), OWN)
+    one_left = tamper_updates(chosen(name), own, [{"w": HONEST[0]}], {"w": MODEL}, rng(0, 0, 0, "attack"))
+    assert all(torch.isfinite(delta["w"]).all() for delta in one_left)
+
+
+def test_attackers_of_whom_all_others_are_away_do_not_stop_the_run() -> None:
+    for attack in ("ipm", "alie", "minmax"):
+        wanted = experiment(rounds=6, model="linear", scenario="sequential", attack=attack, attackers=2)
+        assert len(run(wanted).records) == 6
 
 
 def test_named_tensors_go_through_flat_vectors_and_back() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.cli import app
+from holdfast.cli import app, comparing
 from holdfast.cli.comparing import Conditions, combinations, split_choices
 from holdfast.cli.running import attacker_weight, suspected, suspicions
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.play import run
 from holdfast.report.words import situation
 from holdfast.round import Record
 from holdfast.runs import History
@@ -88,3 +90,32 @@ def test_compare_prints_a_row_for_each_method_and_attack(tmp_path: Path) -> None
     shown = CliRunner().invoke(app, [*arguments, "--attackers", "1", *changes, "--out", str(tmp_path / "c")])
     hostile = choose_hostile(4, 1, 0)[0]
     assert f"client {hostile}: refused 2 times" in shown.output
+
+
+def test_what_is_finished_is_told_when_a_later_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(experiment: Experiment, *rest: Any) -> History:
+        if experiment.attackers:
+            raise HoldfastError("attack 'ipm' failed.")
+        return run(experiment, *rest)
+
+    monkeypatch.setattr(comparing, "run", play)
+    changes = [word for key in SMALL for word in ("--set", key)]
+    out = tmp_path / "c"
+    arguments = [
+        "compare",
+        "--scenario",
+        "none",
+        "--attack",
+        "none,ipm",
+        "--attackers",
+        "1",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    result = CliRunner().invoke(app, [*arguments, *changes])
+    assert str(result.exception) == (
+        f"attack 'ipm' failed. (1 of 2 runs are done; the same command with --out {out} goes on.)"
+    )
+    assert [row["attack"] for row in json.loads((out / "results.json").read_text())["rows"]] == ["none"]
+    assert [row["attack"] for row in json.loads(result.stdout.splitlines()[-1])["rows"]] == ["none"]

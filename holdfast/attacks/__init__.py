@@ -106,11 +106,13 @@ def tamper_updates(
 ) -> list[Tensors]:
     """The deltas that hostile clients send in place of their own, as named tensors.
 
+    Where no honest client is there to be looked at, the omniscient send their own.
+
     >>> tamper_updates(SignFlip(2), [{"w": torch.ones(2)}], [], {"w": torch.zeros(2)}, torch.Generator())
     [{'w': tensor([-2., -2.])}]
     """
-    if not own:
-        return []
+    if not own or (getattr(attack, "omniscient", False) and not honest):
+        return list(own)
     if isinstance(attack, OnTensors):
         return [attack.rewrite(delta, model, generator) for delta in own]
     names = list(own[0])

@@ -53,6 +53,16 @@ def compare_methods(
         except KeyboardInterrupt:
             console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")
             sys.exit(130)
+        except HoldfastError as error:
+            if histories:
+                tell(histories, out, console, as_json)
+            done = f"{len(histories)} of {len(experiments)} runs are done"
+            raise HoldfastError(f"{error} ({done}; the same command with --out {out} goes on.)") from error
+    tell(histories, out, console, as_json)
+
+
+def tell(histories: Sequence[History], out: Path, console: Console, as_json: bool) -> None:
+    """Save and show what came of the runs."""
     rows = [summary(history) for history in histories]
     write_file(out / "results.json", json.dumps({"rows": rows}, indent=1).encode())
     save_curves(histories, out / "curves.png")

@@ -122,7 +122,8 @@ def import_path(path: str, key: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, TypeError, ValueError) as error:  # the last two: not a module's name at all
-        raise HoldfastError(f"{key}: cannot import {module!r} ({error}); is it on PYTHONPATH?") from None
+        where = "is it in the current folder, or on PYTHONPATH?"
+        raise HoldfastError(f"{key}: cannot import {module!r} ({error}); {where}") from None
     except AttributeError:
         raise HoldfastError(f"{key}: module {module!r} has no {name!r}.") from None
 

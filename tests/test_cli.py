@@ -32,6 +32,7 @@ def here(*arguments: object) -> subprocess.CompletedProcess[str]:
     out, error, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
         patch.setattr(sys, "argv", ["holdfast", *map(str, arguments)])
+        patch.setattr(sys, "path", [*sys.path])
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
         try:
@@ -90,6 +91,29 @@ def test_run_leaves_a_folder_and_resume_reads_it(experiment: Path, tmp_path: Pat
     again = holdfast("resume", folder, "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["accuracy"] == [record.accuracy for record in records]
+
+
+OWN = """
+from dataclasses import dataclass
+
+from holdfast.algorithms.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_own_parts_are_found_in_the_current_folder(workers: int, experiment: Path, tmp_path: Path) -> None:
+    """By the command itself, whose own folder Python takes for the first place to look; in worker processes too."""
+    (tmp_path / "mine.py").write_text(OWN)
+    command = [str(Path(sys.executable).parent / "holdfast"), "run", str(experiment), "--json", "--out", "out"]
+    changes = ["--set", "algorithm=mine:Mine", "--set", f"workers={workers}", "--set", "rounds=1"]
+    done = subprocess.run([*command, *changes], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "mine:Mine"
 
 
 def heed_interrupts() -> None:

@@ -32,7 +32,7 @@ def fences(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_snippets_run(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
     environment["HOLDFAST_WORKERS"] = "0"  # small runs: starting workers would take longer than the work
     for language, text in fences(page):
         name = re.match(r"# (\S+\.(toml|py))\n", text)

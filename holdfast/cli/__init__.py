@@ -168,6 +168,7 @@ app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 
 def main() -> None:
     """The entry point: an error that is a sentence is shown as one."""
+    sys.path.append("")  # the current folder, for users' own parts; last: no file there may hide a module of that name
     try:
         app()
     except HoldfastError as error:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.absence import ABSENCES
+from holdfast.absence import ABSENCES, Nothing
 from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.choices import import_path
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import set_key
 from holdfast.privacy.updates import PROTECTIONS
-from holdfast.trust import TRUSTS
+from holdfast.trust import TRUSTS, Trust
 
 KINDS: dict[str, Iterable[str]] = {
     "algorithm": ALGORITHMS,
@@ -18,6 +20,7 @@ KINDS: dict[str, Iterable[str]] = {
     "trust": TRUSTS,
     "protect": PROTECTIONS,
 }
+BASES = {"algorithm": FedAvg, "absence": Nothing, "trust": Trust}  # what users' own are made from
 
 # FedDig as printed: autoencoder features with noise, guidance, weights 1/n, a server step every round.
 FEDDIG_PAPER = {
@@ -64,13 +67,34 @@ def parse_method(text: str) -> dict[str, Any]:
 
 
 def kind_of(part: str, text: str) -> str:
-    """Which of the three choices a part of a method makes."""
-    name = part.split(":")[0]
-    kinds = [kind for kind, names in KINDS.items() if name in names]
-    if not kinds:
-        every = [other for names in (*KINDS.values(), PRESETS) for other in names]
-        raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, every)}")
-    return kinds[0]
+    """Which of the choices a part of a method makes; a user's own, by import path, makes the one that it is made for.
+
+    >>> kind_of("krum:f=1", "fedavg+krum:f=1"), kind_of("holdfast.algorithms.fedprox:FedProx", "")
+    ('trust', 'algorithm')
+    """
+    name, _, rest = part.partition(":")
+    for kind, names in KINDS.items():
+        if name in names:
+            return kind
+    if rest.isidentifier():
+        return kind_of_own(part, text)
+    raise HoldfastError(f"method {text!r}: {name!r} is not known; {nearest(name, known_parts())}")
+
+
+def kind_of_own(path: str, text: str) -> str:
+    name = path.partition(":")[0]
+    try:
+        own = import_path(path, f"method {text!r}")
+    except HoldfastError as error:
+        raise HoldfastError(f"{error} Of the names that come with Holdfast: {nearest(name, known_parts())}") from None
+    for kind, base in BASES.items():
+        if isinstance(own, type) and issubclass(own, base):
+            return kind
+    raise HoldfastError(f"method {text!r}: {path} is no class made from FedAvg, Nothing or Trust; derive it from one.")
+
+
+def known_parts() -> list[str]:
+    return [name for names in (*KINDS.values(), PRESETS) for name in names]
 
 
 def with_method(table: Mapping[str, Any], text: str, changes: Iterable[str]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -18,13 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.accept import norm_of
 from holdfast.client import JOBS
-from holdfast.core import Reply, State, Tensors, pack
+from holdfast.core import Federation, Reply, State, Tensors, Update, pack
 from holdfast.engines.embedded import without_script
 from holdfast.experiment import Experiment, from_table
 from holdfast.play import resume, run
 from holdfast.runs import History, Run
 from holdfast.tasks import Samples, Task
+from holdfast.trust import Judgement, Trust
+from holdfast.trust.weights import judgement
 
 CLASSES = 4
 GENEROUS = 120.0  # seconds: how long a loaded machine may take before a test calls it a failure
@@ -40,6 +44,17 @@ def samples(count: int, seed: int) -> Samples:
 
 def tiny(loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy) -> Task:
     return Task("tiny", samples(160, 1), samples(80, 2), tuple("abcd"), loss=loss)
+
+
+@dataclass(frozen=True)
+class Careful(Trust):
+    """A user's own rule: the larger an update, the less it counts."""
+
+    power: float = 1.0
+
+    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+        masses = [1 / (1e-9 + norm_of(update.delta)) ** self.power for update in updates]
+        return judgement(updates, masses, state.trust)
 
 
 def by_class(labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor]:

@@ -208,6 +208,12 @@ def test_an_option_changed_on_the_usual_choice() -> None:
         ("fedavg", {"algorithm": "fedavg"}),
         ("uniform+feddig+fedprox:mu=0.1", {"trust": "uniform", "absence": "feddig", "algorithm": "fedprox:mu=0.1"}),
         ("feddig", {"absence": "feddig"}),
+        ("fedavg+engine_helpers:Careful", {"algorithm": "fedavg", "trust": "engine_helpers:Careful"}),
+        ("engine_helpers:Careful", {"trust": "engine_helpers:Careful"}),
+        (
+            "holdfast.algorithms.fedprox:FedProx+holdfast.absence.feddig:FedDig",
+            {"algorithm": "holdfast.algorithms.fedprox:FedProx", "absence": "holdfast.absence.feddig:FedDig"},
+        ),
         ("scaffold+feddig-recommended", {"algorithm": "scaffold", **PRESETS["feddig-recommended"]}),
     ],
 )
@@ -237,6 +243,9 @@ def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:
         ("feddig-paper+feddig", "says twice what the absence is."),
         ("fedavg+", "'' is not known"),
         ("", "'' is not known"),
+        ("kurm:f", "cannot import 'kurm' (No module named 'kurm'); is it in the current folder, or on PYTHONPATH?"),
+        ("kurm:f", "Of the names that come with Holdfast: did you mean 'krum'?"),
+        ("fedavg+engine_helpers:tiny", "engine_helpers:tiny is no class made from FedAvg, Nothing or Trust"),
     ],
 )
 def test_wrong_methods(text: str, says: str) -> None:

@@ -119,3 +119,14 @@ def test_what_is_finished_is_told_when_a_later_run_fails(tmp_path: Path, monkeyp
     )
     assert [row["attack"] for row in json.loads((out / "results.json").read_text())["rows"]] == ["none"]
     assert [row["attack"] for row in json.loads(result.stdout.splitlines()[-1])["rows"]] == ["none"]
+
+
+def test_a_rule_of_ones_own_is_compared_with_the_others(tmp_path: Path) -> None:
+    changes = [word for key in SMALL for word in ("--set", key)]
+    methods = "fedavg,fedavg+engine_helpers:Careful"
+    arguments = ["compare", "--method", methods, "--scenario", "none", "--out", str(tmp_path / "c"), "--json"]
+    result = CliRunner().invoke(app, [*arguments, *changes])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert [row["method"] for row in rows] == ["fedavg", "fedavg+engine_helpers:Careful"]
+    assert rows[0]["accuracy"] != rows[1]["accuracy"]

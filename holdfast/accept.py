@@ -41,16 +41,26 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
         if name.partition("/")[0] not in (*expected, "digest"):  # a digest is checked by whoever asked for it
             return f"{brief(name)} is not part of the model"
     for group, wanted in expected.items():
-        got = unpack(reply.tensors, group)
-        if got.keys() != wanted.keys():
-            odd = sorted(got.keys() ^ wanted.keys())[0]
-            return f"{group}/{odd} is {'missing' if odd in wanted else 'not part of the model'}"
-        for name, tensor in got.items():
-            if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
-                return f"{group}/{name} is {describe(tensor)}, expected {describe(wanted[name])}"
-        if not all_finite(got):
-            return f"{group}/{next(n for n, t in got.items() if not t.isfinite().all())} is not finite"
-    if max_norm is not None and (norm := norm_of(unpack(reply.tensors, "delta"))) > max_norm:
+        if fault := misfit(unpack(reply.tensors, group), wanted):
+            return f"{group}/{fault}"
+    return too_long(unpack(reply.tensors, "delta"), max_norm)
+
+
+def misfit(got: Tensors, wanted: Tensors) -> str | None:
+    """The first tensor that is not as wanted, and in what: name, shape, type, finite values."""
+    if got.keys() != wanted.keys():
+        odd = sorted(got.keys() ^ wanted.keys())[0]
+        return f"{odd} is {'missing' if odd in wanted else 'not part of the model'}"
+    for name, tensor in got.items():
+        if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
+            return f"{name} is {describe(tensor)}, expected {describe(wanted[name])}"
+    if not all_finite(got):
+        return f"{next(n for n, t in got.items() if not t.isfinite().all())} is not finite"
+    return None
+
+
+def too_long(delta: Tensors, max_norm: float | None) -> str | None:
+    if max_norm is not None and (norm := norm_of(delta)) > max_norm:
         return f"its norm {norm:.3g} is above the bound {max_norm:.3g}"
     return None
 

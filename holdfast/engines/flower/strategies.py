@@ -8,6 +8,7 @@ FedDig: each site leaves a digest of its features with its first update. When a 
 trained on its digest in its place, and after aggregation on all digests. The model must read the features that the
 digests are made of. FedTest: some sites test the others' models with the app's own evaluate function, and an update
 counts by its score to the power of four. Flower has no links between sites, so the moderator relays the models.
+Both refuse a reply that is no update: wrong names, shapes or types, not finite, or a change beyond `max_norm`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import hashlib
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
+from typing import get_args
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
@@ -27,40 +29,15 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from holdfast.client import train
-from holdfast.core import Learning
+from holdfast.core import Learning, Reply
 from holdfast.digests import Digest, open_digest
+from holdfast.engines.flower.around import FAR, Around, Settings, answer_as, first_arrays
 from holdfast.engines.flower.mods import DIGEST, SITE, TESTED, WANTED, unseal
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, nearest
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
-
-Settings = ConfigRecord
-
-
-class Around(Strategy):
-    """A strategy around another one: it changes what it must and passes the rest on."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self.inner = strategy
-
-    def summary(self) -> None:
-        self.inner.summary()
-
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: Settings, grid: Grid) -> Iterable[Packet]:
-        return self.inner.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Packet]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        return self.inner.aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: Settings, grid: Grid
-    ) -> Iterable[Packet]:
-        return self.inner.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Packet]) -> MetricRecord | None:
-        return self.inner.aggregate_evaluate(server_round, replies)
+from holdfast.trust.asking import Manner, choose_testers, read_report
+from holdfast.trust.fedtest import FedTest as Published
 
 
 class FedDig(Around):
@@ -75,18 +52,17 @@ class FedDig(Around):
         server_epochs: int = 2,
         loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
         weighted_by: str = "num-examples",
+        max_norm: float | None = FAR,
         encoder: str | None = None,
         classes: int | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(strategy)
+        super().__init__(strategy, weighted_by, max_norm)
         self._model, self._loss, self._learning = model(), loss, learning
         self._server_epochs, self._seed = server_epochs, seed
         self._encoder, self._classes = encoder, classes
-        self._weighted_by = weighted_by
         self._digests: dict[str, Digest] = {}
-        self._metrics: dict[str, float] = {}  # as replies have them: a stand-in's must look the same
-        self._arrays = ArrayRecord()
+        self._usual = RecordDict()  # a reply of a site: a stand-in's must look the same
 
     @property
     def digests(self) -> Mapping[str, Digest]:
@@ -96,48 +72,53 @@ class FedDig(Around):
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: Settings, grid: Grid) -> Iterable[Packet]:
         """As the inner strategy does, with the sites whose digest is already here named, so that they do not resend."""
         told = Settings({**config, WANTED: sorted(self._digests) or [""]})
-        self._arrays = arrays
-        return self.inner.configure_train(server_round, arrays, told, grid)
+        return super().configure_train(server_round, arrays, told, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Packet]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add the stand-ins of sites that did not answer, aggregate, and learn from all digests."""
         packets = list(replies)
-        heard = {self._take_out(packet) for packet in packets if packet.has_content()}
+        brought = {p.metadata.src_node_id: self._take_out(p) for p in packets if p.has_content()}
+        packets = self._accept(packets)
+        heard = set()
+        for packet in packets:
+            if packet.has_content():
+                site, sealed = brought[packet.metadata.src_node_id]
+                heard.add(site)
+                self._receive(site, sealed)
+                self._usual = packet.content
         missing = [site for site in sorted(self._digests) if site not in heard]
         if missing:
             log(INFO, "FedDig: the digests of %s stand in", ", ".join(missing))
         packets += [self._stand_in(server_round, site) for site in missing]
-        arrays, metrics = self.inner.aggregate_train(server_round, packets)
+        arrays, metrics = super().aggregate_train(server_round, packets)
         if arrays is not None and self._digests and self._server_epochs:
             arrays = self._learn(arrays, list(self._digests.values()), "server step", server_round, self._server_epochs)
         return arrays, metrics
 
-    def _take_out(self, packet: Packet) -> str:
+    def _take_out(self, packet: Packet) -> tuple[str, object]:
         """Take site and digest out of a reply, so that the inner strategy finds what it expects."""
-        content = packet.content
-        said = content.pop(SITE, None)
-        site = str(said["site"]) if isinstance(said, ConfigRecord) else f"node-{packet.metadata.src_node_id}"
-        sealed = content.pop(DIGEST, None)
+        said, sealed = packet.content.pop(SITE, None), packet.content.pop(DIGEST, None)
+        unnamed = f"node-{packet.metadata.src_node_id}"
+        return str(said.get("site", unnamed)) if isinstance(said, ConfigRecord) else unnamed, sealed
+
+    def _receive(self, site: str, sealed: object) -> None:
+        """Keep the digest that a site sent, if it sent one that can be used."""
         if isinstance(sealed, ArrayRecord):
             try:
                 self._digests[site] = open_digest(unseal(sealed), encoder=self._encoder, classes=self._classes)
-            except (HoldfastError, ValueError) as error:
-                log(INFO, "FedDig: the digest of %s is refused: %s", site, error)
-        for record in content.metric_records.values():
-            self._metrics = {key: float(value) for key, value in record.items() if not isinstance(value, list)}
-        return site
+            except Exception as error:  # a stranger's bytes: numpy and torch have many words for what is wrong
+                log(WARNING, "FedDig: the digest of %s is refused: %s", site, error)
 
     def _stand_in(self, server_round: int, site: str) -> Packet:
         """What the site would have answered, learnt from its digest."""
         digest = self._digests[site]
-        arrays = self._learn(self._arrays, [digest], site, server_round, self._learning.epochs)
-        metrics = MetricRecord({**self._metrics, self._weighted_by: float(digest.samples)})
-        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        [model], [(name, metrics)] = self._usual.array_records, self._usual.metric_records.items()
+        arrays = self._learn(self._sent, [digest], site, server_round, self._learning.epochs)
+        said = MetricRecord({**metrics, self._weighted_by: float(digest.samples)})
         number = int.from_bytes(hashlib.sha256(site.encode()).digest()[:7], "big")  # a node that nobody is
-        asked = Packet(RecordDict(), dst_node_id=number, message_type=MessageType.TRAIN)
-        return Packet(content, reply_to=asked)
+        return answer_as(number, RecordDict({model: arrays, name: said}))
 
     def _learn(
         self, arrays: ArrayRecord, digests: Sequence[Digest], purpose: str, server_round: int, epochs: int
@@ -160,23 +141,31 @@ class FedTest(Around):
         *,
         testers: int = 5,
         power: float = 4.0,
+        adapt: bool = False,
         decay: float = 0.5,
+        choice: Manner = "random",
         score: str = "eval_acc",
         weighted_by: str = "num-examples",
+        max_norm: float | None = FAR,
         timeout: float = 600.0,
         seed: int = 0,
     ) -> None:
-        if testers < 1 or power <= 0 or not 0 <= decay < 1:
+        try:
+            self._method = Published(testers=testers, power=power, adapt=adapt, decay=decay, choice=choice)
+        except ValueError:
             raise HoldfastError(
                 f"FedTest: testers {testers}, power {power} or decay {decay} makes no sense; see its help."
-            )
+            ) from None
+        if choice not in (known := get_args(Manner)):
+            raise HoldfastError(f"FedTest: there is no choice {choice!r} of testers; {nearest(choice, known)}")
         if isinstance(strategy, FedDig):
             raise HoldfastError("FedTest goes inside FedDig, so that stand-ins are tested too: FedDig(FedTest(...)).")
-        super().__init__(strategy)
-        self._testers, self._power, self._decay = testers, power, decay
-        self._score, self._weighted_by = score, weighted_by
-        self._timeout, self._seed = timeout, seed
+        super().__init__(strategy, weighted_by, max_norm)
+        self._score, self._timeout, self._seed = score, timeout, seed
         self._scores: dict[int, float] = {}
+        self._power, self._performance = power, -1.0
+        self._nodes: list[int] = []  # all that ever answered: a node's place here is its number among testers
+        self._before: list[int] = []  # the places of last round's testers
         self._grid: Grid | None = None
         self.bytes_relayed = 0  # models that went to testers through the moderator
 
@@ -185,35 +174,67 @@ class FedTest(Around):
         """The scores so far, by node."""
         return self._scores
 
+    @property
+    def power(self) -> float:
+        """The power of the scores, as it is now."""
+        return self._power
+
+    @property
+    def testers(self) -> Sequence[int]:
+        """The nodes that tested last."""
+        return [self._nodes[place] for place in self._before]
+
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: Settings, grid: Grid) -> Iterable[Packet]:
         self._grid = grid
-        return self.inner.configure_train(server_round, arrays, config, grid)
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Packet]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let peers test the models, and hand the inner strategy score ** power as each reply's weight."""
-        packets = list(replies)
+        packets = self._accept(list(replies))
         good = [packet for packet in packets if packet.has_content()]
-        models = {packet.metadata.src_node_id: first_arrays(packet) for packet in good}
-        for node, found in self._test(server_round, models).items():
-            old = self._scores.get(node)
-            self._scores[node] = found if old is None else self._decay * old + (1 - self._decay) * found
+        models = {packet.metadata.src_node_id: first_arrays(packet.content) for packet in good}
+        self._remember(self._test(server_round, models))
         usual = statistics.fmean(self._scores.values()) if self._scores else 1.0
         for packet in good:
             score = self._scores.get(packet.metadata.src_node_id, usual)
             for record in packet.content.metric_records.values():
                 record[self._weighted_by] = max(score, 1e-3) ** self._power
-        return self.inner.aggregate_train(server_round, packets)
+        return super().aggregate_train(server_round, packets)
+
+    def _remember(self, found: Mapping[int, float]) -> None:
+        """The scores, and the power, with this round's tests in them."""
+        decay = self._method.decay
+        for node, value in found.items():
+            old = self._scores.get(node)
+            self._scores[node] = value if old is None else decay * old + (1 - decay) * value
+        if found:
+            now = statistics.median(found.values())
+            if self._method.adapt:
+                self._power = float(self._method.adapted(self._power, now, self._performance))
+            self._performance = now
+
+    def _choose(self, server_round: int, models: Mapping[int, ArrayRecord], grid: Grid) -> list[int]:
+        """Who tests in this round: others than in the last one, as far as there are others."""
+        present = sorted(set(models) & set(grid.get_node_ids()))  # stand-ins are tested, but test nobody
+        self._nodes += [node for node in present if node not in self._nodes]
+        self._before = choose_testers(
+            self._method.choice,
+            self._method.testers,
+            [self._nodes.index(node) for node in present],
+            self._before,
+            [self._scores.get(node, 0.0) for node in self._nodes],
+            self._seed,
+            server_round,
+        )
+        return [self._nodes[place] for place in self._before]
 
     def _test(self, server_round: int, models: Mapping[int, ArrayRecord]) -> dict[int, float]:
         """The mean of what the testers say of each model; nobody tests its own."""
         assert self._grid is not None
-        nodes = sorted(set(models) & set(self._grid.get_node_ids()))  # stand-ins are tested, but test nobody
-        draw = torch.randperm(len(nodes), generator=rng(self._seed, server_round, -1, "testers")).tolist()
-        testers = [nodes[i] for i in draw[: self._testers]]
-        packets = []
-        for tester in testers:
+        packets, asked = [], {}
+        for tester in self._choose(server_round, models, self._grid):
             tested = {f"model-{node}": arrays for node, arrays in models.items() if node != tester}
             if not tested:
                 continue
@@ -222,15 +243,25 @@ class FedTest(Around):
             content = RecordDict({**tested, "config": ConfigRecord(told)})  # type: ignore[arg-type]
             packets.append(Packet(content, dst_node_id=tester, message_type=MessageType.EVALUATE))
             self.bytes_relayed += sum(len(array.data) for record in tested.values() for array in record.values())
+            asked[tester] = [node for node in models if node != tester]
+        replies = self._grid.send_and_receive(packets, timeout=self._timeout) if packets else []
+        heard = {reply.metadata.src_node_id: reply for reply in replies}
         found: dict[int, list[float]] = {}
-        for reply in self._grid.send_and_receive(packets, timeout=self._timeout) if packets else []:
-            told_scores = reply.content.metric_records.get("scores") if reply.has_content() else None
-            for name, value in (told_scores or MetricRecord()).items():
-                if name.removeprefix("model-").isdigit() and isinstance(value, float) and 0 <= value <= 1:
-                    found.setdefault(int(name.removeprefix("model-")), []).append(value)
-        return {node: statistics.fmean(values) for node, values in found.items() if node in models}
+        for tester, nodes in asked.items():
+            fault, values = read_scores(heard.get(tester), nodes)
+            if fault:
+                log(WARNING, "FedTest: tester %d is ignored in this round: %s", tester, fault)
+            for node, value in values.items():
+                found.setdefault(node, []).append(value)
+        return {node: statistics.fmean(values) for node, values in found.items()}
 
 
-def first_arrays(packet: Packet) -> ArrayRecord:
-    """The model in a train reply."""
-    return next(iter(packet.content.array_records.values()))
+def read_scores(reply: Packet | None, nodes: Sequence[int]) -> tuple[str, dict[int, float]]:
+    """The first thing wrong with what a tester says of the nodes' models, or nothing, and what it says."""
+    if reply is None:
+        return "it did not answer", {}
+    if reply.has_error():
+        return f"it failed: {reply.error.reason}", {}
+    said = reply.content.metric_records.get("scores", MetricRecord())
+    scores = {name.removeprefix("model-"): value for name, value in said.items()}
+    return read_report(Reply(reply.metadata.src_node_id, {}, {"accuracies": scores}), nodes)

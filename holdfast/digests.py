@@ -45,6 +45,7 @@ class Digest:
     noise: str  # "none", or the mechanism in words
     samples: int  # the client had so many
     used: int  # so many are mixed into the digest; the others were a remainder
+    signed: bool = True  # whether the encoder's features can be negative
 
     def __len__(self) -> int:
         return len(self.features)
@@ -61,6 +62,16 @@ class Digest:
     def dropped(self) -> int:
         """Samples that are in no digest."""
         return self.samples - self.used
+
+    @property
+    def fewest(self) -> int:
+        """Samples that are in every single one of the digests, at least: all empty places may be in one.
+
+        >>> five = torch.ones(5, 1), torch.zeros(5, dtype=torch.long)
+        >>> make_digest(*five, 1, spd=4, remainder="mix", generator=torch.Generator()).fewest
+        1
+        """
+        return max(1, self.spd - (len(self) * self.spd - self.used))
 
     @property
     def mode(self) -> str:
@@ -87,6 +98,7 @@ def make_digest(
     noise: Laplace | None = None,
     task: str = "",
     encoder: str = "",
+    signed: bool = True,
 ) -> Digest:
     """Mix a client's features (n, *feature_shape) and whole-number labels (n,) into a digest, then perturb it.
 
@@ -117,6 +129,7 @@ def make_digest(
         noise="none" if noise is None else str(noise),
         samples=len(labels),
         used=int((plan >= 0).sum()),
+        signed=signed,
     )
 
 
@@ -184,6 +197,7 @@ def digest_to_tensors(digest: Digest, compact: Compact = Compact()) -> tuple[Ten
         "feature_shape": list(digest.feature_shape),
         "mode": digest.mode,
         "compact": asdict(compact),
+        "signed": digest.signed,
     }
     return tensors, {**manifest, "sha256": sha256_of(tensors, manifest)}
 
@@ -216,7 +230,8 @@ def digest_from_tensors(
     except HoldfastError as error:
         raise HoldfastError(f"{where}: {error}") from None
     facts = {name: manifest[name] for name in (*TEXTS, "spd", "samples", "used")}
-    digest = Digest(features=features, labels=labels, **facts)
+    signed = manifest.get("signed", True)  # a digest from before this was said: what costs more
+    digest = Digest(features=features, labels=labels, signed=signed, **facts)
     check_digest(digest, where)
     return digest
 
@@ -295,6 +310,7 @@ def _check_manifest(manifest: Mapping[str, Any], where: str) -> None:
     fine |= {name: type(manifest.get(name)) is int and manifest[name] > 0 for name in NUMBERS}
     fine["feature_shape"] = isinstance(shape, list) and all(type(side) is int and side > 0 for side in shape)
     fine["compact"] = isinstance(compact, Mapping) and any(compact == asdict(known) for known in COMPACTS)
+    fine["signed"] = isinstance(manifest.get("signed", True), bool)
     for name, right in fine.items():
         if not right:
             raise HoldfastError(f"{where}: its manifest has no proper {name!r}; make it again.")

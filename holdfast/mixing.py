@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 Strategy = Literal["across", "within"]
 Remainder = Literal["drop", "mix"]
 Weights = Literal["balanced", "random"] | tuple[float, ...]
+LEAST_PART = 0.1  # of an equal share: a sample that weighs less hides no other
 
 
 @dataclass(frozen=True)
@@ -112,16 +113,36 @@ def read_weights(text: str) -> Weights:
         ) from None
 
 
-def heaviest_weight(text: str, spd: int) -> float:
-    """The largest share of a digest that one sample may have.
+def heaviest_weight(text: str, spd: int, fewest: int | None = None) -> float:
+    """The largest share of a digest that one sample may have, where a digest is made of `fewest` to SpD samples.
 
     >>> heaviest_weight("balanced", 4), heaviest_weight("0.75/0.25", 2), heaviest_weight("random", 4)
     (0.25, 0.75, 1.0)
+    >>> heaviest_weight("balanced", 4, fewest=3), heaviest_weight("0.25/0.5/0.25", 3, fewest=1)
+    (0.3333333333333333, 1.0)
     """
+    return 1.0 if text == "random" else max(max(row) for row in _rows(text, spd, fewest))
+
+
+def surely_mixed(text: str, spd: int, fewest: int | None = None) -> int:
+    """How many samples every digest is sure to mix: those that weigh a tenth of an equal share, or more.
+
+    >>> surely_mixed("balanced", 4), surely_mixed("balanced", 4, fewest=1), surely_mixed("0.75/0.25", 2)
+    (4, 1, 2)
+    >>> surely_mixed("1/0/0/0", 4), surely_mixed("random", 4)  # chance may give nearly all to one sample
+    (1, 1)
+    """
+    if text == "random":
+        return 1
+    return min(sum(share >= LEAST_PART / len(row) for share in row) for row in _rows(text, spd, fewest))
+
+
+def _rows(text: str, spd: int, fewest: int | None) -> list[list[float]]:
+    """The weights of digests made of `fewest` to SpD samples; a remainder takes the first places (mixing_weights)."""
     weights = read_weights(text)
-    if isinstance(weights, str):
-        return 1 / spd if weights == "balanced" else 1.0
-    return max(weights)
+    shares = [1.0] * spd if isinstance(weights, str) else list(weights)
+    heads = [shares[:count] for count in range(fewest or spd, spd + 1)]
+    return [[share / sum(head) for share in head] for head in heads if sum(head) > 0]
 
 
 def given_weights(weights: Sequence[float], spd: int) -> list[float]:

@@ -162,6 +162,88 @@ def test_the_policy_of_the_house_is_kept(own: Path, tmp_path: Path) -> None:
     assert entry.what == "digest of fashion-mini, file out"
 
 
+def of_one_class(tmp_path: Path, count: int) -> Path:
+    """So many samples of one class, in a file."""
+    task = load_task("fashion-mini")
+    index = (task.train.labels == 3).nonzero().flatten()[:count]
+    path = tmp_path / f"{count}.npz"
+    np.savez_compressed(path, x=task.train.inputs[0][index][:, 0].numpy(), y=task.train.labels[index].numpy())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "fewest"),
+    [
+        ({"remainder": "mix"}, 1),  # five samples: four, and one left over
+        ({"weights": "1/0/0/0"}, 1),
+        ({"weights": "0.98/0.01/0.005/0.005"}, 1),
+        ({"weights": "random"}, 1),
+        ({"weights": "0.5/0.5/0/0"}, 2),
+    ],
+)
+def test_a_policys_least_mixture_holds_for_every_row_and_for_weights(
+    changes: dict[str, object], fewest: int, tmp_path: Path
+) -> None:
+    five = of_one_class(tmp_path, 5)
+    policy = tmp_path / "house" / "privacy.toml"
+    policy.parent.mkdir()
+    policy.write_text('max_epsilon = inf\ndelta = 1e-5\nmodes = ["paper"]\nmin_spd = 4\n')
+    with pytest.raises(HoldfastError, match=f"mixes {fewest} records?, fewer than min_spd = 4; nothing was released"):
+        make(recipe(five, **changes), tmp_path / "out", policy)
+    assert not (tmp_path / "out").exists()
+    assert not (policy.parent / "privacy-ledger.json").exists()
+    make(recipe(five), tmp_path / "whole", policy)  # the remainder dropped
+    make(recipe(five, **changes), tmp_path / "out")
+    facts = told(tmp_path / "out")
+    assert facts["fewest_mixed"] == fewest
+    text = " ".join(facts["reveals"])
+    assert "never one alone" not in text
+    assert ("SINGLE sample" in text) == (fewest == 1)
+    if fewest == 1:
+        assert facts["guessing_index"]["worst"] == 0.0  # certain
+        assert facts["guessing_index"]["paper_bound_holds"] is False
+
+
+def test_a_remainder_costs_what_its_one_record_weighs(tmp_path: Path) -> None:
+    """Scattering: 128 features of either sign; a row of one record has weight 1: 2 x 128 x 20,000 x 0.005."""
+    five = of_one_class(tmp_path, 5)
+    for remainder, cost in (("drop", 6400), ("mix", 25600)):
+        make(recipe(five, encoder="scattering", epsilon=0.005, remainder=remainder), tmp_path / remainder)
+        assert f"the features alone would cost {cost}." in " ".join(told(tmp_path / remainder)["reveals"])
+
+
+@pytest.mark.parametrize("mode", ["dp-label-public", "dp-full"])
+def test_a_mixture_of_more_than_there_are_is_refused_in_every_mode(mode: str, tmp_path: Path) -> None:
+    three = of_one_class(tmp_path, 3)
+    with pytest.raises(HoldfastError, match="4 samples per digest are more than the client's 3 samples; lower spd"):
+        make(recipe(three, mode=mode, encoder="scattering"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_least_mixture_holds_in_modes_with_a_promise_too(own: Path, tmp_path: Path) -> None:
+    (tmp_path / "privacy.toml").write_text(
+        'max_epsilon = inf\ndelta = 1e-5\nmodes = ["dp-full", "dp-label-public"]\nmin_spd = 4\n'
+    )
+    five = of_one_class(tmp_path, 5)
+    for mode in ("dp-full", "dp-label-public"):
+        with pytest.raises(HoldfastError, match="mixes 1 record, fewer than min_spd = 4"):
+            make(recipe(five, mode=mode, encoder="scattering"), tmp_path / "out")
+    four = of_one_class(tmp_path, 4)
+    make(recipe(four, mode="dp-label-public", encoder="scattering"), tmp_path / "labels")
+    make(recipe(four, mode="dp-full", encoder="scattering", strategy="across"), tmp_path / "full")
+    shown = CliRunner().invoke(digest_app, ["show", str(tmp_path / "full")])
+    assert "4 in 1 digests: SpD 4, across classes" in " ".join(shown.output.split())
+    facts = json.loads(CliRunner().invoke(digest_app, ["show", str(tmp_path / "full"), "--json"]).stdout)
+    assert (facts["spd"], facts["samples"], facts["digests"], facts["fewest_mixed"]) == (4, 4, 1, 4)
+
+
+def test_the_published_size_is_that_of_these_features_and_classes(own: Path, tmp_path: Path) -> None:
+    make(recipe(own), tmp_path / "maps")
+    assert told(tmp_path / "maps")["bytes_published"] == 4 * (256 + 10)
+    make(recipe(own, encoder="scattering:16"), tmp_path / "few")
+    assert told(tmp_path / "few")["bytes_published"] == 4 * (16 + 10)
+
+
 def test_one_policy_has_one_ledger_wherever_the_digests_go(own: Path, tmp_path: Path) -> None:
     (tmp_path / "privacy.toml").write_text('max_epsilon = 4.0\ndelta = 1e-5\nmodes = ["moments"]\n')
     strict = recipe(own, mode="moments", encoder="scattering", bits="8")

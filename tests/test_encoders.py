@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
-from holdfast.encoders import ENCODERS, Encoder, guidance_producer, make_encoder
+from holdfast.encoders import ENCODERS, Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.encoders.mobilenet import MobileNetFeatures
 from holdfast.encoders.scattering import gabor_kernels, gabor_moduli
 from holdfast.encoders.shapes import BLOCK, draw_shapes
@@ -23,6 +23,13 @@ from holdfast.errors import HoldfastError
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 MOBILE = "mobilenetv2:random"
+
+
+@pytest.mark.parametrize(("name", "never"), [("autoencoder", 1), ("random", 1), (MOBILE, 1), ("scattering", 0)])
+def test_it_is_known_of_which_encoders_features_are_never_negative(name: str, never: int) -> None:
+    assert never_negative(name) == never
+    features = make_encoder(name, COLOUR).encode(draw_shapes(60, COLOUR, seed=5))
+    assert (float(features.min()) >= 0.0) == never
 
 
 def test_drawn_shapes_are_pictures_and_repeat() -> None:

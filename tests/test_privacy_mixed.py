@@ -219,6 +219,20 @@ def test_the_published_settings_claim_6400() -> None:
     assert "infinite" in claim.guarantee
 
 
+def test_features_of_either_sign_cost_twice_as_much() -> None:
+    """By hand: l = 3, tau = 2, SpD 4, so from (-2, -2, -2) to (2, 2, 2) a mean moves by 3 x 4 / 4 = 3 = 1.5 tau.
+
+    Noise of scale tau / (S epsilon) = 2 / (100 x 0.05) = 0.4 then has a log-likelihood ratio of 3 / 0.4 = 7.5.
+    """
+    from holdfast.privacy.claim import paper
+
+    claim = paper(features=3, spd=4, S=100, epsilon=0.05, signed=True)
+    assert (claim.epsilon_features, claim.sensitivity) == (pytest.approx(7.5), pytest.approx(1.5))
+    ratio = claim.sensitivity / claim.scale
+    assert ratio == pytest.approx(7.5)
+    assert paper(features=3, spd=4, S=100, epsilon=0.05).epsilon_features == pytest.approx(7.5 / 2)  # within [0, tau]
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

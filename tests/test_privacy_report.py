@@ -85,7 +85,7 @@ def test_the_papers_digest_is_told_the_truth_about(tmp_path: Path) -> None:
     save_digest(tmp_path / "a.digest", digest)
     said = report(tmp_path / "a.digest")
     assert said["epsilon_nominal"] == 0.005
-    assert said["epsilon_features"] == 9 * 20_000 * 0.005 / 4
+    assert said["epsilon_features"] == 2 * 9 * 20_000 * 0.005 / 4  # features of either sign
     assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
     assert said["membership_auc"] > 0.99
     assert said["audit_lower_bound"] > 1.0  # two hundred times the nominal epsilon, and no more trials than 40

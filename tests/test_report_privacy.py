@@ -38,7 +38,9 @@ def test_digests_tell_what_they_are(tmp_path: Path) -> None:
 
 
 def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
-    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}))
+    story = read_story(
+        make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}, encoder="autoencoder")
+    )
     assert privacy_words(story) == [UPDATES]
     noisy = {"client": 1, "mode": "mixing and noise", "spd": 4, "feature_shape": [8, 8, 4], "releases": 1}
     words = privacy_words(dataclasses.replace(story, digests=[noisy]))

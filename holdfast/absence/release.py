@@ -11,6 +11,7 @@ same release (a lost reply, a run that was killed) answers with the same bytes, 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from holdfast.core import Reply, Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Damaged, Store
-from holdfast.mixing import Laplace, heaviest_weight, read_weights
+from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
@@ -133,22 +134,37 @@ def make_release(
         epsilon = options.true_epsilon
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
         return seal_moments(made, about.task, about.encoder), made.claim
+    if 0 < len(y) < options.spd:
+        raise HoldfastError(
+            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd."
+        )
     mixed = strict_mix(options, z, y, about.classes, generator, source)
+    claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
     digest = Digest(
         torch.from_numpy(mixed.features).float(),
         torch.from_numpy(mixed.labels).float(),
         task=about.task,
         encoder=about.encoder,
-        spd=min(options.spd, len(y)),
+        spd=options.spd,
         strategy=options.strategy,
         weights="balanced",
-        noise=f"{mixed.claim.noise}, {mixed.claim.guarantee}",
+        noise=f"{claim.noise}, {claim.guarantee}",
         samples=len(y),
         used=len(y),
     )
-    text = json.dumps(mixed.claim.as_json(), sort_keys=True)
-    claim = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    return {**seal_digest(digest, COMPACT[options.bits]), "claim": claim}, mixed.claim
+    text = json.dumps(claim.as_json(), sort_keys=True)
+    written = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
+
+
+def fewest_mixed(options: FedDig, mixed: MixedDigests) -> int:
+    """Records that every group of a strict release is sure to have, as far as that is public.
+
+    Where labels are hidden, groups within classes follow from their randomised answers: any may be left with one.
+    """
+    if options.mode == "dp-full" and options.strategy == "within":
+        return 1
+    return int(mixed.counts.sum(1).min())
 
 
 def paper_release(
@@ -170,12 +186,15 @@ def paper_release(
     return seal_digest(digest, COMPACT[options.bits]), paper_claim(options, digest.feature_shape)
 
 
-def paper_claim(options: FedDig, feature_shape: tuple[int, ...]) -> Claim:
-    width = math.prod(feature_shape)
+def paper_claim(
+    options: FedDig, feature_shape: tuple[int, ...], signed: bool = True, fewest: int | None = None
+) -> Claim:
+    """The claim of published digests made of `fewest` to SpD records; signed: whether features can be negative."""
+    width, sure = math.prod(feature_shape), surely_mixed(options.weights, options.spd, fewest)
     if options.epsilon is None:
-        return claims.only_mixing(width, options.spd)
-    heaviest = heaviest_weight(options.weights, options.spd)
-    return claims.paper(width, options.spd, options.size, options.epsilon, heaviest)
+        return claims.only_mixing(width, sure)
+    heaviest = heaviest_weight(options.weights, options.spd, fewest)
+    return claims.paper(width, sure, options.size, options.epsilon, heaviest, signed)
 
 
 def strict_mix(
@@ -197,16 +216,16 @@ def strict_mix(
     )  # fmt: skip
 
 
-def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int) -> Claim:
-    """What a release with these options will promise; it does not depend on the records, so one of zeros will do."""
+def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
+    """What a release with these options will promise; it does not depend on the records, so zeros will do."""
     if options.mode == "paper":
-        return paper_claim(options, feature_shape)
+        return paper_claim(options, feature_shape, signed)
     from holdfast.client import About
 
     about = About("", classes, "", feature_shape)
     check_features(options, about)
-    one = torch.zeros(1, *feature_shape), torch.zeros(1, dtype=torch.long)
-    return make_release(options, about, *one, torch.Generator(), system())[1]
+    zeros = torch.zeros(options.spd, *feature_shape), torch.zeros(options.spd, dtype=torch.long)
+    return make_release(options, about, *zeros, torch.Generator(), system())[1]
 
 
 # At the moderator -----------------------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.privacy.claim import Claim
     from holdfast.privacy.subject import Subject
 
-PAPER_BYTES = 1272  # the paper: 8 x 8 x 4 features and 62 label values, as float32
-
 
 def show(path: Path, as_json: bool) -> None:
     """Print what a digest is."""
@@ -47,7 +45,7 @@ def published_rows(facts: dict[str, Any]) -> Table:
     grid.add_row("guessing index", index_words(facts["guessing_index"]))
     grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
     grid.add_row("size", f"{facts['bytes']:,} bytes, {facts['bytes_per_digest']:.1f} for each digest "
-                 f"({facts['features_as']}); as published it would be {PAPER_BYTES:,} for each")  # fmt: skip
+                 f"({facts['features_as']}); as published it would be {facts['bytes_published']:,}")  # fmt: skip
     return grid
 
 
@@ -55,6 +53,10 @@ def strict_rows(facts: dict[str, Any]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_row("digest", f"{facts['mode']}, {'x'.join(map(str, facts['feature_shape']))} features, "
                  f"{facts['classes']} classes")  # fmt: skip
+    if "digests" in facts:
+        fewer = f"; remainders are mixed with as few as {facts['fewest_mixed']}"
+        grid.add_row("samples", f"{facts['samples']:,} in {facts['digests']:,} digests: SpD {facts['spd']}, "
+                     f"{facts['strategy']} classes{fewer if facts['fewest_mixed'] < facts['spd'] else ''}")  # fmt: skip
     grid.add_row("promise", facts["guarantee"])
     grid.add_row("noise", f"{facts['noise']}, scale {facts['scale']:.4g} for a sensitivity of "
                  f"{facts['sensitivity']:.4g} steps; grid {facts['grid']}")  # fmt: skip
@@ -65,7 +67,10 @@ def strict_rows(facts: dict[str, Any]) -> Table:
 
 def strict_facts(subject: Subject) -> dict[str, Any]:
     """What a digest with a promise promises; recomputed from its settings, not read from the file."""
-    claim = subject.claim
+    claim, digest, mixed = subject.claim, subject.digest, {}
+    if digest is not None:
+        mixed = {name: getattr(digest, name) for name in ("spd", "strategy", "samples", "used")}
+        mixed |= {"digests": len(digest), "fewest_mixed": claim.spd}
     return {
         "file": subject.name,
         "task": subject.task,
@@ -75,6 +80,7 @@ def strict_facts(subject: Subject) -> dict[str, Any]:
         "bytes": subject.size,
         "guarantee": claim.guarantee,
         **{name: value for name, value in claim.as_json().items() if name != "notes"},
+        **mixed,
         "reveals": [
             f"What (epsilon, delta) = ({claim.epsilon_total:.4g}, {claim.delta:g}) lets through of a single record "
             f"({claim.adjacency}), and what all records have in common: that is what it is for.",
@@ -86,6 +92,8 @@ def strict_facts(subject: Subject) -> dict[str, Any]:
 
 def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
     """All that is known of a digest, as --json prints it."""
+    import math
+
     import safetensors.torch
 
     from holdfast.compact import bytes_of
@@ -101,23 +109,26 @@ def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
         "file": str(path),
         **{name: getattr(digest, name) for name in names},
         "digests": len(digest),
+        "fewest_mixed": claim.spd,
         "feature_shape": list(digest.feature_shape),
         "bytes": len(content),
         "bytes_per_digest": len(content) / len(digest),
+        "bytes_published": 4 * (math.prod(digest.feature_shape) + digest.classes),  # float32 features and labels
         "features_as": compact["features"] + (", compressed" if compact["compress"] else ""),
         "class_shares": [round(share, 6) for share in shares],
         "adjacency": claim.adjacency,
         "guarantee": claim.guarantee,
-        "guessing_index": guessing_index(digest.spd, digest.feature_shape, digest.features),
+        "guessing_index": guessing_index(digest.spd, digest.feature_shape, digest.features, claim.spd),
         "reveals": reveals(digest, claim),
     }
 
 
 def index_words(index: dict[str, Any]) -> str:
     """log10 of the chance to split a digest by blind guessing, in a line."""
-    holds = "holds" if index["paper_bound_holds"] else "does NOT hold at this SpD"
+    from holdfast.privacy.findings import bound_words
+
     each = f"; here easiest {index['worst']:.1f}, median {index['median']:.1f}" if "worst" in index else ""
-    return f"log10 {index['average']} on average{each}; the published bound {index['paper_bound']} {holds}"
+    return f"log10 {index['average']} on average{each}; {bound_words(index)}"
 
 
 def reveals(digest: Digest, claim: Claim) -> list[str]:
@@ -126,20 +137,33 @@ def reveals(digest: Digest, claim: Claim) -> list[str]:
 
     from holdfast.privacy.guessing import log10_mean
 
-    elements = math.prod(digest.feature_shape)
-    sentences = [
-        f"That there are {digest.samples:,} samples, and which classes the {digest.spd} in each digest have: labels "
-        "are mixed, not hidden."
-    ]
+    count = f"That there are {digest.samples:,} samples, and"
     if digest.spd == 1:
-        sentences.append("The features of every single sample: nothing is mixed.")
+        sentences = [
+            f"{count} the class of each: labels are not hidden.",
+            "The features of every single sample: nothing is mixed.",
+        ]
     else:
-        index = log10_mean(digest.spd, 2**32, elements=elements)
-        sentences.append(
-            f"The mean features of {digest.spd} samples, never one alone. Who guesses blindly splits a digest with "
-            f"chance 10^{index:.0f}, but this is an index, not a guarantee: who knows the other {digest.spd - 1} "
-            "samples knows the last one."
-        )
+        index = log10_mean(digest.spd, 2**32, elements=math.prod(digest.feature_shape))
+        sentences = [
+            f"{count} which classes those in each digest have: labels are mixed, not hidden.",
+            f"{mixture_words(digest, claim)} Who guesses blindly splits a mean of {digest.spd} with chance "
+            f"10^{index:.0f}, but this is an index, not a guarantee: who knows all samples of a digest but one knows "
+            "the last one.",
+        ]
     if digest.strategy == "within" and digest.spd > 1:
         sentences.append("Samples of one class are mixed with each other, so a digest shows what its class looks like.")
     return [*sentences, *claim.notes]
+
+
+def mixture_words(digest: Digest, claim: Claim) -> str:
+    """How many samples a digest truly mixes: remainders are fewer than SpD, and weights may favour one."""
+    if claim.spd == digest.spd:
+        return f"The mean features of {digest.spd} samples, never one alone."
+    why = f"weights {digest.weights}" if digest.fewest == digest.spd else "remainders are mixed with fewer"
+    if claim.spd > 1:
+        return f"The mean features of {digest.spd} samples, in some digests of as few as {claim.spd} ({why})."
+    return (
+        f"The mean features of {digest.spd} samples, but some digest may show the features of a SINGLE sample, or "
+        f"nearly so ({why})."
+    )

@@ -115,15 +115,15 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
 
 def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:
     """The published digest: no promise."""
-    import math
     import secrets
 
     import torch
 
     from holdfast.absence.feddig import COMPACT
     from holdfast.digests import digest_bytes, make_digest
-    from holdfast.mixing import Laplace, heaviest_weight, read_weights
-    from holdfast.privacy.claim import only_mixing, paper
+    from holdfast.encoders import never_negative
+    from holdfast.mixing import Laplace, read_weights
+    from holdfast.privacy.subject import claim_of_digest, options_of
 
     noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
     digest = make_digest(
@@ -138,11 +138,11 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
         noise=noise,
         task=task,
         encoder=encoder.fingerprint,
+        signed=not never_negative(recipe.encoder),
     )
-    width = math.prod(digest.feature_shape)
-    claim = only_mixing(width, digest.spd)
-    if noise is not None:
-        claim = paper(width, digest.spd, noise.samples, noise.epsilon, heaviest_weight(digest.weights, digest.spd))
+    claim = claim_of_digest(
+        digest, options_of(digest, None, "digest")
+    )  # the very claim that its file will be shown with
     return digest_bytes(digest, COMPACT[recipe.bits]), claim
 
 

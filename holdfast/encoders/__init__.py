@@ -13,7 +13,7 @@ from holdfast.encoders.scattering import Scattering
 from holdfast.encoders.shapes import draw_shapes
 from holdfast.errors import HoldfastError
 
-__all__ = ["ENCODERS", "Encoder", "EncoderChoice", "draw_shapes", "guidance_producer", "make_encoder"]
+__all__ = ["ENCODERS", "Encoder", "EncoderChoice", "draw_shapes", "guidance_producer", "make_encoder", "never_negative"]
 
 ENCODERS: dict[str, type[Any]] = {
     "scattering": Scattering,
@@ -21,6 +21,15 @@ ENCODERS: dict[str, type[Any]] = {
     "random": RandomConv,
     "mobilenetv2": MobileNetV2,
 }
+
+
+def never_negative(spec: object) -> bool:
+    """Whether it is known of this choice that its features cannot be negative.
+
+    >>> never_negative("autoencoder"), never_negative("scattering:64"), never_negative("my.module:MyEncoder")
+    (True, False, False)
+    """
+    return getattr(ENCODERS.get(Choice.parse(spec, "encoder").name), "never_negative", False)
 
 
 def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder") -> Encoder:

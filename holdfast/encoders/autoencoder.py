@@ -9,6 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import load_file
@@ -59,6 +60,8 @@ def frame(images: Tensor) -> Tensor:
 class Autoencoder:
     """The encoder of an autoencoder that was trained on drawn shapes; its weights come with the package."""
 
+    never_negative: ClassVar[bool] = True  # after a ReLU
+
     def fit_shape(self, shape: tuple[int, ...]) -> Encoder:
         """The encoder for images of this shape, grey or colour."""
         check_shape(shape, "autoencoder", smallest=16, channels=tuple(TRAINED_ON))
@@ -83,6 +86,8 @@ class Autoencoder:
 @dataclass(frozen=True)
 class RandomConv:
     """The autoencoder's network with random weights: what an encoder is worth that has learnt nothing."""
+
+    never_negative: ClassVar[bool] = True  # after a ReLU
 
     seed: int = 0
 

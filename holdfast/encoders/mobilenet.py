@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -44,6 +45,8 @@ class MobileNetFeatures(nn.Module):
 @dataclass(frozen=True)
 class MobileNetV2:
     """MobileNetV2 with the weights of a safetensors file, or with `weights = "random"` and a seed."""
+
+    never_negative: ClassVar[bool] = True  # after a ReLU
 
     weights: str = ""
     seed: int = 0

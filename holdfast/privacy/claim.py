@@ -32,7 +32,7 @@ class Claim:
     grid: str
     clip: float
     entropy: str
-    spd: int = 0  # records mixed in a digest; 0 where none are
+    spd: int = 0  # records that every digest is sure to mix; 0 where digests are not mixed
     ratio: float = 0.0  # sensitivity / scale of Gaussian noise: what the accountant composes; 0 if there is none
     epsilon_pure: float = 0.0  # the part that holds at delta = 0: Laplace noise and randomised response
     epsilon_grid: float = 0.0  # what discrete Gaussian noise costs beyond continuous noise
@@ -76,35 +76,41 @@ class Claim:
         return cls(**{**values, "notes": tuple(values.get("notes", ()))})
 
 
-def paper(features: int, spd: int, S: int, epsilon: float, heaviest: float | None = None) -> Claim:
+def paper(
+    features: int, spd: int, S: int, epsilon: float, heaviest: float | None = None, signed: bool = False
+) -> Claim:
     """The claim of the published mixed digest: float Laplace noise of scale tau / (S epsilon) on means of SpD records.
 
-    Were tau public, a record would change its digest by at most w tau in each of l coordinates, w being the heaviest
-    weight of mixing (usually 1/SpD): L1 sensitivity w l tau, hence epsilon = w l S epsilon. As tau is the client's
-    largest feature and the labels are released exactly, strictly it is infinite.
+    Were tau = max |feature| public, replacing r by r' would change a digest by w (r' - r), w being the heaviest weight
+    of mixing (usually 1/SpD). Features that are never negative, as after the paper's ReLU, lie in [0, tau]: at most
+    w tau in each of l coordinates, L1 sensitivity w l tau, hence epsilon = w l S epsilon. Signed ones lie in
+    [-tau, tau], and r = (-tau, ..., -tau), r' = (tau, ..., tau) reach twice that: 2 w l S epsilon. As tau is the
+    client's largest feature and the labels are released exactly, strictly it is infinite.
 
     >>> paper(features=256, spd=4, S=20000, epsilon=0.005).epsilon_features
     6400.0
+    >>> paper(features=256, spd=4, S=20000, epsilon=0.005, signed=True).epsilon_features
+    12800.0
     """
     w = 1 / spd if heaviest is None else heaviest
+    change = (2 if signed else 1) * w * features  # in units of tau
     return Claim(
         mode="paper",
         adjacency=REPLACE_ONE,
         epsilon_nominal=epsilon,
-        epsilon_features=w * features * S * epsilon,
+        epsilon_features=change * S * epsilon,
         epsilon_labels=math.inf,
         epsilon_total=math.inf,
         delta=0.0,
         noise="laplace (floating point)",
         scale=1 / (S * epsilon),
-        sensitivity=w * features,
+        sensitivity=change,
         grid="none; scale and sensitivity in units of tau",
         clip=math.inf,
         entropy="pseudo-random floats",
         spd=spd,
         notes=(
-            f"Epsilon {epsilon:g} is nominal: were tau public, the features alone would cost "
-            f"{w * features * S * epsilon:g}.",
+            f"Epsilon {epsilon:g} is nominal: were tau public, the features alone would cost {change * S * epsilon:g}.",
             "Strictly epsilon is infinite: tau is taken from the data and the mixed labels are released exactly.",
             "Floating-point noise leaks through its low bits.",
         ),
@@ -126,7 +132,6 @@ def only_mixing(features: int, spd: int) -> Claim:
         entropy="none",
         notes=(
             "There is no noise, so there is no differential privacy of any epsilon.",
-            f"Who knows {spd - 1} of the {spd} records of a digest knows the last one; the mixed labels are released "
-            "exactly.",
+            "Who knows all records of a digest but one knows the last one; the mixed labels are released exactly.",
         ),
     )

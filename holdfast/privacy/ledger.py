@@ -106,7 +106,8 @@ def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> flo
         )
     if 0 < claim.spd < policy.min_spd:
         raise HoldfastError(
-            f"policy: a digest mixes {claim.spd} records, fewer than min_spd = {policy.min_spd}; nothing was released."
+            f"policy: some digest mixes {claim.spd} record{'s' if claim.spd > 1 else ''}, fewer than min_spd = "
+            f"{policy.min_spd}; nothing was released."
         )
     if series:
         before = [entry.claim for entry in ledger.entries if entry.series == series]

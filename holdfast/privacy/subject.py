@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from holdfast.absence import FedDig
-from holdfast.absence.release import claim_of
+from holdfast.absence.release import claim_of, paper_claim
 from holdfast.compact import bytes_of
 from holdfast.core import Tensors
 from holdfast.digests import Digest, load_digest, open_digest
+from holdfast.encoders import never_negative
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan, make_plan
@@ -108,7 +109,8 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
         claim = plan.guard.claim(len(plan.parts[client][0]), plan.method.learning, system())
         updates = Updates(claim, experiment.rounds)
     if isinstance(options, FedDig):
-        claim = claim_of(options, about.feature_shape, about.classes)
+        signed = not never_negative(experiment.encoder)
+        claim = claim_of(options, about.feature_shape, about.classes, signed)
         releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
         shape = about.feature_shape
         return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
@@ -158,9 +160,17 @@ def subject_of_file(path: Path) -> Subject:
     else:
         digest = open_digest({n: t for n, t in tensors.items() if n != "claim"}, where=where)
     options = options_of(digest, tensors.get("claim"), where)
-    claim = claim_of(options, digest.feature_shape, digest.classes)
+    claim = claim_of_digest(digest, options)
     facts = {"size": size, "task": digest.task, "encoder": digest.encoder}
     return Subject(str(path), "digest", options, claim, digest.feature_shape, digest.classes, digest=digest, **facts)
+
+
+def claim_of_digest(digest: Digest, options: FedDig) -> Claim:
+    """What a mixed digest promises: some of its rows may be made of fewer records than SpD."""
+    if options.mode == "paper":
+        return paper_claim(options, digest.feature_shape, digest.signed, digest.fewest)
+    claim = claim_of(options, digest.feature_shape, digest.classes)
+    return replace(claim, spd=min(claim.spd, digest.fewest))
 
 
 def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:

@@ -6,6 +6,7 @@ from holdfast.absence import ABSENCES
 from holdfast.absence.feddig import FedDig
 from holdfast.absence.release import claim_of
 from holdfast.choices import choose
+from holdfast.encoders import never_negative
 from holdfast.errors import HoldfastError
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import REPLACE_ONE
@@ -42,7 +43,8 @@ def digest_words(story: Story) -> list[str]:
     if not isinstance(absence, FedDig) or shape is None:
         return []
     try:
-        claim = claim_of(absence, tuple(shape), len(story.class_names))
+        signed = not never_negative(story.experiment.encoder)
+        claim = claim_of(absence, tuple(shape), len(story.class_names), signed)
     except HoldfastError as error:
         return [f"What the digests promise cannot be told: {error}"]
     words = [f"Each digest: {claim.guarantee}.", *claim.notes]

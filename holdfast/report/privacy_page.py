@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.privacy.findings import SHOWN, Findings, versions
+from holdfast.privacy.findings import SHOWN, Findings, bound_words, versions
 from holdfast.privacy.subject import Account, Updates
 
 Row = Sequence[str]
@@ -159,10 +159,9 @@ def index_rows(findings: Findings) -> list[Row]:
     index = findings.index
     if index is None:
         return [("does not apply: nothing is mixed in groups",)]
-    holds = "holds" if index["paper_bound_holds"] else "does NOT hold at this SpD"
     rows: list[Row] = [
         ("average, unordered (ordered)", f"{index['average']} ({index['average_ordered']})"),
-        ("the published bound", f"{index['paper_bound']}, which {holds}"),
+        ("bound", bound_words(index)),
     ]
     if "worst" in index:
         rows.append(("digests here: easiest, median", f"{index['worst']:.1f}, {index['median']:.1f}"))

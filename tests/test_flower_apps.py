@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import ssl
 import subprocess
 import tomllib
@@ -102,6 +103,17 @@ def test_the_command_line_writes_apps_and_keys(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "--name south" in done.output
     assert (tmp_path / "keys" / "south.key").exists()
+
+
+def test_what_is_printed_can_be_pasted(tmp_path: Path) -> None:
+    done = CliRunner().invoke(flower_app, ["new", str(tmp_path / "bad name!")])
+    assert done.exit_code == 0, done.output
+    [line] = [line for line in done.output.splitlines() if line.startswith("Try it out: ")]
+    assert Path(shlex.split(line)[-1]).name == "experiment.toml"
+    assert Path(shlex.split(line)[-1]).exists()
+    done = CliRunner().invoke(flower_app, ["keys", str(tmp_path / "my keys"), "--sites", "1"])
+    [line] = [line for line in done.output.splitlines() if "flwr supernode register" in line]
+    assert Path(shlex.split(line)[3]).exists()
 
 
 def test_a_site_without_keys_must_say_insecure(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from engine_helpers import GENEROUS, marked, read, same_bits, wait_until
 from flower_helpers import Gate
 
 from holdfast.engines.flower.app import write_app
+from holdfast.engines.flower.joining import News
 from holdfast.engines.flower.keys import make_keys
 from holdfast.engines.flower.local import Local, listens, local
 from holdfast.engines.flower.sites import usual_names
@@ -113,10 +114,12 @@ def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tm
 
 def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: Path) -> None:
     make_keys(tmp_path / "others", ["stranger"])
+    news = News(here.log("stranger"), "stranger", "the moderator's")
     here.start_node("stranger", key=tmp_path / "others" / "stranger.key")
     log = here.log("stranger")
     wait_until(lambda: "started again" in log.read_text(), "it is refused and tries again")
     assert "SuperNode ID" not in log.read_text()
+    assert "Its key is not registered" in news.read()[-1]
     assert "stranger" not in here.flwr(["supernode", "list", "up", "--format", "json"])
     here.kill("stranger")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -73,7 +74,7 @@ def new(
     write_app(folder, experiment)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"The app is in {folder}; its experiment's fingerprint is {fingerprint_of(experiment)}")
-    console.print(f"Try it out: holdfast flower up {folder}/*/experiment.toml")
+    console.print(f"Try it out: holdfast flower up {shlex.quote(str(experiment_in(folder)))}")
 
 
 @flower_app.command()
@@ -93,7 +94,7 @@ def keys(
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Give each site ca.crt and its own .key from {folder}; register its .pub under its name:")
     for site in names:
-        console.print(f"  flwr supernode register {folder / site}.pub NAME --name {site}")
+        console.print(f"  flwr supernode register {shlex.quote(f'{folder / site}.pub')} NAME --name {site}")
 
 
 @flower_app.command()
@@ -109,14 +110,21 @@ def site(
     insecure: Insecure = False,
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
+    from holdfast.engines.flower.joining import News, check_address, check_certificate, check_key
     from holdfast.engines.flower.local import Local
     from holdfast.engines.flower.policy import carry_privacy, read_site_policy
+    from holdfast.engines.flower.sites import check_names
 
+    check_names([name])
+    check_address(superlink)
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
     for path in (ca, key, policy, data, app):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
+    if ca is not None and key is not None:
+        check_certificate(ca)
+        check_key(key)
     if policy is not None:
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
     given = {"policy": policy, "data": data}
@@ -125,11 +133,14 @@ def site(
     if insecure:
         console.print(WARNING)
     here = Local(folder.resolve(), secure=not insecure)
+    news = News(here.log(name), name, superlink)
     end_on_term()
     try:
         here.start_node(name, superlink, ca, key, config, app)
-        console.print(f"{name} is at work; it logs to {here.home}. Ctrl-C ends it.")
+        console.print(f"{name} goes to the SuperLink at {superlink}; it logs to {here.log(name)}. Ctrl-C ends it.")
         while all(process.poll() is None for process in here.processes.values()):
+            for sentence in news.read():
+                console.print(sentence, markup=False)
             time.sleep(0.5)
         raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
     finally:
@@ -165,10 +176,15 @@ def app_in(out: Path, experiment: Experiment) -> Path:
     app = out / "app"
     if not app.exists():
         return write_app(app, experiment)
-    there = next(iter(app.glob("*/experiment.toml")), None)
-    if there is None or fingerprint_of(load(there)) != fingerprint_of(experiment):
+    there = experiment_in(app)
+    if not there.exists() or fingerprint_of(load(there)) != fingerprint_of(experiment):
         raise HoldfastError(f"{out} is of another experiment; name a new folder with --out.")
     return app
+
+
+def experiment_in(app: Path) -> Path:
+    """The experiment's file in an app that was written for it."""
+    return next(iter(app.glob("*/experiment.toml")), app / "experiment.toml")
 
 
 def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> None:

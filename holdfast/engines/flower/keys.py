@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,14 +19,29 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from holdfast.engines.flower.sites import check_names
 from holdfast.errors import HoldfastError
 from holdfast.files import make_folder
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OURS = ("ca", "server")  # names of the moderator's own keys
+LONGEST = 36500  # days: a hundred years
+LABEL = r"\w([\w-]{0,61}\w)?"  # a part of a host's name
 
 
 def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> list[Path]:
     """Write certificates for a moderator reachable under `hosts`, and keys for the sites; nothing is overwritten."""
+    check_names(sites)
+    for site in sites:
+        if site.lower() in OURS:
+            raise HoldfastError(f"A site cannot be called {site!r}: {site}.key is the moderator's; name it otherwise.")
+    for host in hosts:
+        if not is_host(host):
+            raise HoldfastError(
+                f"{host!r} is no name or address of a machine; without a port, as in moderator.example."
+            )
+    if not 1 <= days <= LONGEST:
+        raise HoldfastError(f"Certificates can hold for 1 to {LONGEST} days, not for {days}.")
     names = ["ca.crt", "ca.key", "server.crt", "server.key"]
     names += [f"{site}.{end}" for site in sites for end in ("key", "pub")]
     for name in names:
@@ -107,6 +123,20 @@ def general(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def is_host(host: str) -> bool:
+    """Whether this is an address, or a name that a certificate can carry.
+
+    >>> [is_host(host) for host in ("::1", "moderator.example", "*.example", "bad host name", "example:9092")]
+    [True, True, True, False, False]
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        name = host.removeprefix("*.")
+        return len(host) <= 253 and re.fullmatch(rf"{LABEL}(\.{LABEL})*", name, re.ASCII) is not None
+    return True
 
 
 def write_private(path: Path, data: bytes) -> Path:

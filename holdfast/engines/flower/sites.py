@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,7 @@ class Sites:
     """The sites of a run, and the nodes that speak for them."""
 
     def __init__(self, names: Sequence[str], bonds: Path | None = None) -> None:
-        if len(set(names)) != len(names):
-            raise HoldfastError(f"sites: a name is there twice in {', '.join(names)}; each site needs its own.")
+        check_unique(names)
         self._names = list(names)
         self._bonds = bonds
         self._tokens: dict[str, str] = json.loads(bonds.read_text()) if bonds and bonds.exists() else {}
@@ -81,3 +81,24 @@ def usual_names(clients: int) -> list[str]:
     ['site-0', 'site-1']
     """
     return [f"site-{client}" for client in range(clients)]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that cannot be names of files, and those that are there twice.
+
+    >>> check_names(["north", "site-1"])
+    >>> check_names(["../x"])
+    Traceback (most recent call last):
+    holdfast.errors.HoldfastError: '../x' cannot be a site's name; use letters, digits, '.', '_' and '-'.
+    """
+    if not names:
+        raise HoldfastError("There must be at least one site.")
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise HoldfastError(f"{name!r} cannot be a site's name; use letters, digits, '.', '_' and '-'.")
+    check_unique(names)
+
+
+def check_unique(names: Sequence[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise HoldfastError(f"sites: {twice[0]!r} is there twice in {', '.join(names)}; each site needs its own name.")

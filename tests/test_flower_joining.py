@@ -1,0 +1,129 @@
+"""What is checked before anything starts, and what a site's terminal says of its way to the SuperLink."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from engine_helpers import GENEROUS, environment, marked, wait_until
+from typer.testing import CliRunner
+
+from holdfast.cli.flower import flower_app
+from holdfast.engines.flower.joining import News
+from holdfast.engines.flower.keys import certificate, make_keys, new_key
+from holdfast.engines.flower.local import free_port
+from holdfast.errors import HoldfastError
+
+COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower"]
+
+
+def refused(words: list[str]) -> str:
+    done = CliRunner().invoke(flower_app, words)
+    assert isinstance(done.exception, HoldfastError), (done.exception, done.output)
+    return str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--name", "../x"], "'../x' cannot be a site's name"),
+        (["--name", "a/b"], "'a/b' cannot be a site's name"),
+        (["--name", ""], "'' cannot be a site's name"),
+        (["--name", "a", "--name", "a"], "'a' is there twice"),
+        (["--name", "ca"], "A site cannot be called 'ca'"),
+        (["--sites", "0"], "at least one site"),
+        (["--days", "0"], "1 to 36500 days, not for 0"),
+        (["--days", "10000000"], "not for 10000000"),
+        (["--host", "bad host name"], "'bad host name' is no name or address of a machine"),
+        (["--host", "moderator.example:9092"], "without a port"),
+    ],
+)
+def test_keys_that_make_no_sense_are_not_made(tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert sentence in refused(["keys", str(tmp_path / "keys"), *words])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"--superlink": "nonsense"}, "'nonsense' is not HOST:PORT"),
+        ({"--superlink": "127.0.0.1:99999"}, "is not HOST:PORT"),
+        ({"--superlink": "https://moderator.example:9092"}, "is not HOST:PORT"),
+        ({"--key": "keys/ca.crt"}, "ca.crt is no site's private key"),
+        ({"--key": "keys/ca.key"}, "ca.key is no site's private key"),
+        ({"--key": "keys"}, "keys is no site's private key"),
+        ({"--ca": "keys/north.key"}, "north.key is no certificate"),
+        ({"--ca": "old.crt"}, "old.crt has run out on"),
+    ],
+)
+def test_a_site_that_can_never_work_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_keys(Path("keys"), ["north"])
+    key = new_key()
+    old = certificate("old", key, "old", key, 0, ())  # it held for the last five minutes
+    Path("old.crt").write_bytes(old.public_bytes(serialization.Encoding.PEM))
+    given = {"--superlink": "127.0.0.1:1", "--folder": "here", "--ca": "keys/ca.crt", "--key": "keys/north.key"}
+    assert sentence in refused(["site", "north", *(word for pair in {**given, **changes}.items() for word in pair)])
+    assert not Path("here").exists()
+
+
+LOG = """
+\x1b[92mINFO \x1b[0m:      Starting Flower SuperNode
+\x1b[91mERROR \x1b[0m:     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+[code: 2004] Failed to activate SuperNode.
+
+For more information, visit: <...>
+INFO:     Shutting down
+The SuperNode ended with code 1; it is started again.
+"""
+
+
+def test_the_news_of_a_site_are_said_once(tmp_path: Path) -> None:
+    log = tmp_path / "site-0.log"
+    log.write_text("SuperNode ID: 1\n")  # of an earlier try
+    news = News(log, "site-0", "there:1")
+    assert news.read() == []
+    with open(log, "a") as file:
+        file.write(LOG + LOG + "WARNING : Connection attempt fai")
+        file.flush()
+        [said] = news.read()
+        assert "site-0: the SuperNode ended with code 1 and is started again." in said
+        assert "Failed to activate SuperNode. Its key is not registered" in said
+        assert said.endswith(f"Its log: {log}")
+        file.write("led, retrying\nConnection attempt failed, retrying\nConnection successful\nSuperNode ID: 2\n")
+        file.flush()
+        away, there = news.read()
+    assert "the SuperLink at there:1 cannot be reached; it keeps trying" in away
+    assert there == "site-0 is at work: the SuperLink at there:1 has let it in."
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    marker = f"test-{uuid.uuid4()}"
+    yield marker
+    for pid in marked(marker):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.xdist_group("flower")
+def test_a_site_says_that_its_superlink_cannot_be_reached(tmp_path: Path, marker: str) -> None:
+    link = f"127.0.0.1:{free_port()}"
+    command = [*COMMAND, "site", "site-0", "--superlink", link, "--folder", str(tmp_path / "here"), "--insecure"]
+    said = tmp_path / "said"
+    with open(said, "wb") as file:
+        site = subprocess.Popen(command, env=environment(marker), stdout=file, stderr=subprocess.STDOUT)
+    wait_until(lambda: f"the SuperLink at {link} cannot be reached; it keeps trying" in said.read_text(), "it says so")
+    site.send_signal(signal.SIGTERM)
+    site.wait(GENEROUS)
+    assert "is at work" not in said.read_text()
+    assert not marked(marker)

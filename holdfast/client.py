@@ -22,6 +22,7 @@ from holdfast.privacy.steps import Noisy
 from holdfast.privacy.updates import Guard, Kept, refuse_unprotected
 from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Loss, Metric, Samples
+from holdfast.trust.patches import Stamped, innocence_of
 from holdfast.trust.tester import MEASURES, held_out
 
 
@@ -55,6 +56,7 @@ class Client:
     poisoned: Samples | None = None
     memory: Memory = field(default_factory=Memory)
     guard: Guard | None = None  # protects its updates
+    stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
 
 
 def perform(client: Client, message: Message) -> Reply:
@@ -132,11 +134,14 @@ def evaluate_job(client: Client, message: Message) -> Reply:
 
 
 def test_job(client: Client, message: Message) -> Reply:
-    """Test what other clients sent on one's own held-out samples (FedTest): {client: accuracy}."""
+    """Test what other clients sent on one's own held-out samples (FedTest): {client: accuracy}; look for backdoors."""
     samples = held_out(client.validation, client.train, int(message.scalars["most"]))
     measure = MEASURES[message.scalars["measure"]]
     found = measure(client.model, samples, client.metric, message.tensors, message.scalars["clients"])
-    return Reply(client.id, {}, {"accuracies": found, "samples": len(samples)})
+    told = {"accuracies": found, "samples": len(samples)}
+    if message.scalars.get("patches") and client.stamped is not None:
+        told["patches"] = innocence_of(client.model, client.stamped, message.tensors, message.scalars["clients"])
+    return Reply(client.id, {}, told)
 
 
 GLOBAL_GENERATOR = threading.Lock()  # clients and stand-ins of one process take turns with it

@@ -32,6 +32,8 @@ from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
 from holdfast.tasks.partitions import PARTITIONS, split
 from holdfast.trust import TRUSTS, Trust
+from holdfast.trust.patches import IMAGES, Stamped, fit_for_squares, stamp_everywhere
+from holdfast.trust.tester import held_out
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,14 @@ class Plan:
             poisoned,
             Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
             self.guard,
+            self.stamped(held_out(raw[1], raw[0], IMAGES)),
         )
+
+    def stamped(self, few: Samples) -> Stamped | None:
+        """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
+        if not getattr(self.method.trust, "patches", 0) or not fit_for_squares(self.task.shape):
+            return None
+        return Stamped(self.prepare(stamp_everywhere(few)), len(few))
 
     def model(self) -> nn.Module:
         """A model with the first weights of the run."""

@@ -158,6 +158,39 @@ def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
     assert trust.remember(late, range(4), [], memory)["doubts"].tolist() == [0, 1, 0, 0]  # nor does it take any away
 
 
+def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None:
+    """Where nobody helps no reputation mends; eight rounds without harm, less those with, and all is forgotten."""
+    trust = Jury(patience=4)
+    telling = {w: {0: 0.6, 1: 0.1, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.6} for w in range(6)}
+    memory = trust.begin(6)
+    for _ in range(5):
+        memory = trust.remember(telling, range(6), [], memory)
+    memory["planted"][3] = -0.5
+    assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
+    late = {w: {0: 0.5, 1: 0.5, 2: 0.4, 3: 0.5, 4: 0.51, 5: 0.5} for w in range(6)}  # client 1 has reformed
+    for _ in range(7):
+        memory = trust.remember(late, range(6), [], memory)
+    assert memory["reformed"].tolist() == [0, 7, 0, 0, 0, 0]
+    assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
+    worse = {w: {**late[w], 1: 0.4} for w in range(6)}
+    memory = trust.remember(worse, range(6), [], memory)
+    for _ in range(2):
+        memory = trust.remember(late, range(6), [], memory)
+    assert standing(memory, range(6)).tolist() == [1, 1, 0, 0, 1, 1]
+    assert [int(memory[name][1]) for name in ("reputation", "accused", "doubts", "reformed")] == [0, 0, 0, 0]
+    again = trust.remember(telling, range(6), [], memory)
+    assert float(again["reputation"][1]) < -0.4  # nothing is left to outweigh it
+
+
+def test_who_is_excluded_is_named_even_before_patience_is_at_its_end() -> None:
+    trust = Jury(patience=9, exclude=2)
+    memory = trust.begin(4)
+    for _ in range(2):
+        memory = trust.remember({w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}, range(4), [], memory)
+    assert list(trust.suspects(memory, range(4))) == [1]
+    assert "2 rounds of doubt, so it is excluded" in trust.suspects(memory, range(4))[1]
+
+
 def test_a_claim_of_samples_buys_little_and_if_all_are_bad_all_count() -> None:
     claimed = [Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 10, 10, 2**40])]
     assert fair_samples(claimed).tolist() == [10, 10, 10, 40]

@@ -76,10 +76,13 @@ class Adversary:
     def _exchange_report(self, reply: Reply | Absent, round: int) -> Reply | Absent:
         if isinstance(reply, Absent) or reply.client not in self._hostile:
             return reply
-        honest = {int(client): accuracy for client, accuracy in reply.scalars["accuracies"].items()}
-        told = self._attack.report(honest, self._hostile, self._generator(round))
-        accuracies = {str(client): accuracy for client, accuracy in told.items()}
-        return replace(reply, scalars={**reply.scalars, "accuracies": accuracies})
+        scalars = dict(reply.scalars)
+        for key in ("accuracies", "patches"):
+            if key in scalars:
+                honest = {int(client): value for client, value in scalars[key].items()}
+                told = self._attack.report(honest, self._hostile, self._generator(round))
+                scalars[key] = {str(client): value for client, value in told.items()}
+        return replace(reply, scalars=scalars)
 
     def _generator(self, round: int) -> torch.Generator:
         return rng(self._seed, round, -1, "attack")

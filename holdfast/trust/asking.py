@@ -21,6 +21,7 @@ class Reports:
     """What the testers said that can be used, who said none, and what asking cost."""
 
     told: Mapping[int, Mapping[int, float]]  # tester -> client -> value
+    innocence: Mapping[int, Mapping[int, float]] = field(default_factory=dict)  # the same, in matters of backdoors
     notes: Sequence[str] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
@@ -77,13 +78,15 @@ def ask_testers(
     round: int,
     measure: str,
     most: int,
+    patches: bool = False,
 ) -> Reports:
     """Send the models to the testers (lines 6-9) and read their accuracies (lines 10-12)."""
+    about = {"measure": measure, "most": most} | ({"patches": True} if patches else {})
     messages = [
-        Message(tester, round, "test", tensors, {"clients": list(tested[tester]), "measure": measure, "most": most})
-        for tester in testers
+        Message(tester, round, "test", tensors, {"clients": list(tested[tester]), **about}) for tester in testers
     ]
     told: dict[int, dict[int, float]] = {}
+    innocence: dict[int, dict[int, float]] = {}
     notes, up, down = [], 0, 0
     for reply in federation.ask(messages):
         down += size(tensors)
@@ -91,15 +94,20 @@ def ask_testers(
             notes.append(f"tester {reply.client} is ignored: it {reply.reason}")
             continue
         fault, values = read_report(reply, tested[reply.client])
-        up += BYTES * len(values)
+        cleared: dict[int, float] = {}
+        if not fault and patches and "patches" in reply.scalars:
+            fault, cleared = read_report(reply, tested[reply.client], "patches")
+        up += BYTES * (len(values) + len(cleared))
         if fault:
             notes.append(f"tester {reply.client} is ignored: {fault}")
-        else:
-            told[reply.client] = values
-    return Reports(told, notes, up, down)
+            continue
+        told[reply.client] = values
+        if cleared:
+            innocence[reply.client] = cleared
+    return Reports(told, innocence, notes, up, down)
 
 
-def read_report(reply: Reply, asked: Sequence[int]) -> tuple[str, dict[int, float]]:
+def read_report(reply: Reply, asked: Sequence[int], key: str = "accuracies") -> tuple[str, dict[int, float]]:
     """The first thing wrong with a report, or nothing, and what it says of each client.
 
     >>> read_report(Reply(1, {}, {"accuracies": {"2": 7.0}}), [2])[0]
@@ -107,9 +115,9 @@ def read_report(reply: Reply, asked: Sequence[int]) -> tuple[str, dict[int, floa
     >>> read_report(Reply(1, {}, {"accuracies": {"2": 0.5}}), [2, 3])[0]
     'it says nothing of client 3'
     """
-    said = reply.scalars.get("accuracies")
+    said = reply.scalars.get(key)
     if not isinstance(said, dict):
-        return "it reports no accuracies", {}
+        return f"it reports no {key}", {}
     missing = [client for client in asked if str(client) not in said]
     if missing:
         return f"it says nothing of client {missing[0]}", {}

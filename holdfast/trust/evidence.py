@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 FEW = 1  # report's worth of how reports differ in general, where those on one client are few
 
 
@@ -65,7 +66,7 @@ def consensus(values: Values, credibility: Values) -> Values:
 def apart(values: Values, credibility: Values) -> Values:
     """How far the reports on each client lie apart: a deviation, drawn to the usual one where there are few reports.
 
-    d_i^2 = (n_i v_i + 4 v) / (n_i + 4)    v_i the variance of column i, n_i its weight, v the median of all v_i
+    d_i^2 = (n_i v_i + v) / (n_i + 1)    v_i the variance of column i, n_i its weight, v the median of all v_i
     """
     kept, weights = bounded(values, credibility)
     total = weights.sum(0)
@@ -95,7 +96,7 @@ def agreement(values: Values, credibility: Values) -> Values:
     return found
 
 
-def near_duplicates(rows: Tensor, twin: float) -> NDArray[np.bool_]:
+def near_duplicates(rows: Tensor, twin: float) -> Flags:
     """Which updates are nearly the same: 1 - cosine below `twin` times the usual 1 - cosine of two updates.
 
     >>> import torch
@@ -107,7 +108,7 @@ def near_duplicates(rows: Tensor, twin: float) -> NDArray[np.bool_]:
     away = 1 - (unit @ unit.T).numpy()
     others = ~np.eye(len(away), dtype=bool)
     usual = float(np.median(away[others])) if len(away) > 1 else 1.0
-    near: NDArray[np.bool_] = (away < twin * usual) & others
+    near: Flags = (away < twin * usual) & others
     silent = (lengths.squeeze(1) == 0).numpy()
     near[silent] = near[:, silent] = False  # an update of zeros is like no other
     return near | ~others

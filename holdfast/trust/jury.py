@@ -11,9 +11,11 @@
     6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
                    in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
-                   harm on which all witnesses agree;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2)
-    7  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
+                   harm on which all witnesses agree
+    7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a small bright square a meaning (patches.py):
+                   the median of the witnesses, believed at once and forgiven slowly;
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.2, -0.16)
+    8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -31,16 +33,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.core import Federation, State, Tensors, Update
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Reports, ask_testers, choose_testers
-from holdfast.trust.evidence import Values, agreement, apart, consensus, matrix_of, near_duplicates
+from holdfast.trust.evidence import Flags, Values, near_duplicates
 from holdfast.trust.merging import shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
+from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors
 from holdfast.trust.weights import Judgement, Root, Trust, judgement
 
@@ -51,11 +53,7 @@ LOUD = 4.0  # x the median length: who alone holds a class is up to three times 
 QUIET = 0.25  # x the median length
 MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
-RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2)}
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
-TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
-LEARNT = 0.3  # share of a round in a witness's credibility
-DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 HARDLY = 0.1  # a credibility that is said
 
 
@@ -72,27 +70,19 @@ class Jury(Trust):
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
+    patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
         if (self.testers is not None and self.testers < 3) or self.most < 1:
             raise ValueError(f"testers must be at least 3 and most at least 1, got {self.testers} and {self.most}.")
         if not 0 < self.slow <= 1 or not 0 < self.fast <= 1:
             raise ValueError(f"slow and fast must be in (0, 1], got {self.slow} and {self.fast}.")
-        if self.patience < 1 or self.exclude < 0:
-            raise ValueError(f"patience must be at least 1, exclude not negative: {self.patience}, {self.exclude}.")
+        if self.patience < 1 or self.exclude < 0 or self.patches < 0:
+            given = f"{self.patience}, {self.exclude} and {self.patches}"
+            raise ValueError(f"patience must be at least 1, exclude and patches not negative, got {given}.")
 
     def begin(self, clients: int) -> Tensors:
-        zeros = torch.zeros(clients, dtype=torch.float64)
-        return {
-            "reputation": zeros.clone(),
-            "accused": zeros.clone(),
-            "grounds": zeros.clone(),  # what the reputation rests on: how much the rounds count that are in it
-            "doubts": torch.zeros(clients, dtype=torch.int64),  # rounds of bad standing, less the good ones since
-            "credibility": torch.ones(clients, dtype=torch.float64),
-            "testified": torch.zeros(clients, dtype=torch.int64),  # rounds in which it was a witness
-            "testers": torch.zeros(clients, dtype=torch.bool),
-            "scale": torch.zeros((), dtype=torch.float64),
-        }
+        return first_memory(clients)
 
     def ready(self, method: Method, root: Root) -> Self:
         if method.clients < 3:
@@ -108,7 +98,8 @@ class Jury(Trust):
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         testers, reports = self.hear(heard, aggregate, federation, state)
-        memory = self.remember(reports.told, clients, testers, state.trust)
+        memory = blame(state.trust, reports.innocence, clients)
+        memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
@@ -132,7 +123,8 @@ class Jury(Trust):
         testers = self.choose(updates, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most)
+        search = self.patches > 0 and state.round > 0 and state.round % self.patches == 0
+        return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most, search)
 
     def choose(self, updates: Sequence[Update], state: State) -> list[int]:
         """All peers in the first rounds; then some, drawn anew each round among those who are believed."""
@@ -160,46 +152,16 @@ class Jury(Trust):
             told[holder] = {int(client): value for client, value in found.items()}
         return told
 
-    def remember(
-        self,
-        told: Mapping[int, Mapping[int, float]],
-        clients: Sequence[int],
-        testers: Sequence[int],
-        memory: Tensors,
-    ) -> Tensors:
-        """Steps 4 to 6: what is known of each client after this round's reports."""
-        after = {name: tensor.clone() for name, tensor in memory.items()}
+    def remember(self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors) -> Tensors:
+        """Steps 4 to 6, and who testified."""
+        most = 2 * max(self.patience, self.exclude)
+        after = remember(memory, told, clients, slow=self.slow, fast=self.fast, most=most)
         after["testers"].zero_()
         after["testers"][list(testers)] = True
-        if not told:
-            return after
-        witnesses = sorted(told)
-        values = matrix_of(told, witnesses, clients)
-        credibility = after["credibility"].numpy()
-        agreed = agreement(values, credibility[witnesses])
-        testified = after["testified"].numpy()
-        rate = np.maximum(LEARNT, 1 / (testified[witnesses] + 1))
-        credibility[witnesses] += rate * (agreed - credibility[witnesses])
-        testified[witnesses] += 1
-        help_found = consensus(values, credibility[witnesses])
-        scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
-        after["scale"].fill_(scale)
-        evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
-        harm = np.clip(help_found / apart(values, credibility[witnesses]), -3, 0)
-        reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
-        counts = max(0.0, float(np.median(evidence))) ** 2
-        grounds[clients] = (1 - self.slow) * grounds[clients] + counts
-        rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
-        reputation[clients] += rate * (evidence - reputation[clients])
-        accused[clients] += self.fast * (harm - accused[clients])
-        most = 2 * max(self.patience, self.exclude)
-        doubts, bad = after["doubts"].numpy(), doubtful(after, clients)
-        change = np.where(bad, int(np.median(evidence) > TELLING), -1)
-        doubts[clients] = np.clip(doubts[clients] + change, 0, most)
         return after
 
     def weights_of(self, masses: Values, memory: Tensors, clients: Sequence[int]) -> Values:
-        """Step 7; if nobody is in good standing, by samples and votes alone."""
+        """Step 8; if nobody is in good standing, by samples and votes alone."""
         weights: Values = masses * standing(memory, clients)
         if self.exclude:
             weights = weights * (memory["doubts"].numpy()[clients] < self.exclude)
@@ -210,13 +172,11 @@ class Jury(Trust):
         """Who has been in bad standing for several rounds, and why."""
         found = {}
         for client in clients:
-            doubts, help_given = int(memory["doubts"][client]), float(memory["reputation"][client])
-            if doubts < self.patience or not doubtful(memory, [client])[0]:
-                continue
-            harms = float(memory["accused"][client]) < RAMPS["accused"][1] or help_given < RAMPS["reputation"][0]
-            what = "its updates harm what others hold" if harms else "its updates help nobody"
-            out = ", so it is excluded" if self.exclude and doubts >= self.exclude else ""
-            found[client] = f"{what} (help {help_given:+.2f} of the usual, {doubts} rounds of doubt){out}"
+            doubts = int(memory["doubts"][client])
+            excluded = 0 < self.exclude <= doubts
+            if excluded or (doubts >= self.patience and doubtful(memory, [client])[0]):
+                out = ", so it is excluded" if excluded else ""
+                found[client] = f"{why(memory, client)}, {doubts} rounds of doubt{out}"
         return found
 
 
@@ -243,23 +203,7 @@ def fair_samples(updates: Sequence[Update]) -> Values:
     return np.minimum(samples, MOST_SAMPLES * np.median(samples))
 
 
-def standing(memory: Tensors, clients: Sequence[int]) -> Values:
-    """Step 6: from 0 (its updates do harm) to 1; who was never heard of is in good standing."""
-    found = np.ones(len(clients))
-    for name, (low, high) in RAMPS.items():
-        found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
-    return found
-
-
-def doubtful(memory: Tensors, clients: Sequence[int]) -> NDArray[np.bool_]:
-    """Who is below what an honest client falls to, even late in training, when nobody helps much."""
-    found = np.zeros(len(clients))
-    for name, much in DOUBTFUL.items():
-        found += np.minimum(memory[name].numpy()[list(clients)] / much, 0)
-    return np.asarray(found < -1)
-
-
-def said_of(near: NDArray[np.bool_], clients: Sequence[int]) -> list[str]:
+def said_of(near: Flags, clients: Sequence[int]) -> list[str]:
     """Who sends nearly the same updates."""
     groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in near if row.sum() > 1})
     names = [", ".join(str(clients[place]) for place in group) for group in groups]

@@ -79,15 +79,18 @@ def help_of(
     out of p: it has no quarrel with a client that learns them.
     """
     fill(model, unpack(tensors, "model"), unpack(tensors, "buffers"))
-    gradient = score_gradient(model, samples)
-    length, order = norm_of(gradient), tensors["order"].tolist()
-    inner = torch.zeros(len(order))
+    found = cosines(score_gradient(model, samples), tensors)
+    values = dict(zip(tensors["order"].tolist(), (0.5 + 0.5 * found).clamp(0, 1).tolist(), strict=True))
+    return {str(client): values[client] for client in clients}
+
+
+def cosines(gradient: Tensors, tensors: Tensors) -> Tensor:
+    """The cosine of a gradient with each update that was sent (see help_tensors); 0 for all if there is no gradient."""
+    length = norm_of(gradient)
+    inner = torch.zeros(len(tensors["order"]))
     for name, stack in unpack(tensors, "units").items():
         inner += stack.flatten(1) @ gradient[name].flatten()
-    if length == 0:
-        return {str(client): 0.5 for client in clients}
-    found = dict(zip(order, (0.5 + 0.5 * inner / length).clamp(0, 1).tolist(), strict=True))
-    return {str(client): found[client] for client in clients}
+    return inner / length if length > 0 else torch.zeros_like(inner)
 
 
 def score_gradient(model: nn.Module, samples: Samples) -> Tensors:

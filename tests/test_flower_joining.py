@@ -8,17 +8,22 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from engine_helpers import GENEROUS, environment, marked, wait_until
+from engine_helpers import GENEROUS, environment, experiment, marked, wait_until
+from flower_helpers import Spoilt, hostile, nodes, play
+from rich.console import Console
 from typer.testing import CliRunner
 
-from holdfast.cli.flower import flower_app
+from holdfast.cli.flower import flower_app, follow
+from holdfast.engines.flower.inprocess import InProcessGrid
 from holdfast.engines.flower.joining import News
 from holdfast.engines.flower.keys import certificate, make_keys, new_key
-from holdfast.engines.flower.local import free_port
+from holdfast.engines.flower.local import Local, free_port
+from holdfast.engines.flower.site import client_app
 from holdfast.errors import HoldfastError
 
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower"]
@@ -74,6 +79,41 @@ def test_a_site_that_can_never_work_is_not_started(
     given = {"--superlink": "127.0.0.1:1", "--folder": "here", "--ca": "keys/ca.crt", "--key": "keys/north.key"}
     assert sentence in refused(["site", "north", *(word for pair in {**given, **changes}.items() for word in pair)])
     assert not Path("here").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--half", "foo"], "half is 'foo'"),
+        (["--enough", "9"], "enough is 9, but there are 3 sites"),
+        (["--enough", "-1"], "enough is -1"),
+    ],
+)
+def test_up_refuses_what_makes_no_sense_before_anything_is_up(tmp_path: Path, words: list[str], sentence: str) -> None:
+    (tmp_path / "few.toml").write_text('task = "fashion-mini"\n')
+    out = tmp_path / "try"
+    assert sentence in refused(["up", str(tmp_path / "few.toml"), "--sites", "3", "--out", str(out), *words])
+    assert not out.exists()
+
+
+class Over(Local):
+    """A federation whose run has ended."""
+
+    def goes_on(self, out: Path) -> bool:
+        return False
+
+
+def test_up_closes_as_run_does(tmp_path: Path) -> None:
+    wanted = experiment(clients=5, partition="iid", rounds=1)
+    grid = InProcessGrid(Spoilt(client_app(wanted), hostile), nodes(tmp_path, 5))
+    history = play(tmp_path, wanted, grid, max_bytes=100_000)
+    said = Console(file=StringIO(), width=1000)
+    follow(said, Over(tmp_path), wanted, tmp_path / "run")
+    lines = said.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any("client 0's update was refused: " in line for line in lines)
+    assert "note client 0: refused 1 time" in lines
+    assert lines[-2].startswith(f"fedavg under none: accuracy {history.final_accuracy:.1%} after 1 rounds in ")
+    assert lines[-1] == f"Everything it wrote is in {tmp_path / 'run'}"
 
 
 LOG = """

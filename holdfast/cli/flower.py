@@ -41,11 +41,13 @@ def up(
 ) -> None:
     """Try an experiment on Flower: SuperLink, SuperNodes and the run on this machine, taken down at the end."""
     from holdfast.engines.flower.local import local
+    from holdfast.engines.flower.moderator import check_enough, read_settings
     from holdfast.engines.flower.sites import usual_names
     from holdfast.experiment import load
 
     console = Console(highlight=False, soft_wrap=True)
     experiment = load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])])
+    check_enough(read_settings({"enough": enough, "half": half}), experiment.clients)
     out = (out or Path("runs") / f"{file.stem}-flower-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
     app = app_in(out, experiment)
     if insecure:
@@ -55,7 +57,7 @@ def up(
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
         here.begin(app, out=str(out / "run"), enough=enough, half=half)
         follow(console, here, experiment, out / "run")
-    console.print(f"Everything is down again. The run is in {out / 'run'}")
+    console.print("Everything is down again.")
 
 
 @flower_app.command()
@@ -188,11 +190,11 @@ def experiment_in(app: Path) -> Path:
 
 
 def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> None:
-    """Show each round as it is written down, until the run ends."""
-    from holdfast.cli.running import Live, happenings
-    from holdfast.runs import Run
+    """Show each round as it is written down, until the run ends, and say what it came to."""
+    from holdfast.cli.running import Live, conclude
+    from holdfast.runs import History, Run
 
-    shown = 0
+    shown, start = 0, time.perf_counter()
     with Live(console, experiment.rounds) as live:
         running = True
         while running:
@@ -204,8 +206,7 @@ def follow(console: Console, here: Local, experiment: Experiment, folder: Path) 
             time.sleep(0.5 if running else 0)
     if not (folder / "model.safetensors").exists():
         raise HoldfastError(f"The run did not finish: {last_line(here.log('moderator'))}")
-    for line in happenings(Run.open(folder).records()):
-        console.print(f"[yellow]note[/] {line}")
+    conclude(console, History(experiment, Run.open(folder).records()), time.perf_counter() - start, folder)
 
 
 def last_line(log: Path) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from holdfast.attacks.adversary import choose_hostile
@@ -59,13 +60,19 @@ def show(
     if as_json:
         print_json({**summary(history), "folder": str(out)})
         return
+    conclude(console, history, time.perf_counter() - start, out)
+
+
+def conclude(console: Console, history: History, seconds: float, out: Path) -> None:
+    """The closing lines of a run: what happened, who is suspected, what it came to."""
     for line in [*happenings(history.records), *suspicions(history.records)]:
-        console.print(f"[yellow]note[/] {line}")
+        console.print(f"[yellow]note[/] {escape(line)}")
+    experiment = history.experiment
     console.print(
-        f"[bold]{experiment.method}[/] under {experiment.scenario}: accuracy [bold]{history.final_accuracy:.1%}[/]"
-        f" after {len(history.records)} rounds in {time.perf_counter() - start:.0f} s"
+        f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario))}: accuracy "
+        f"[bold]{history.final_accuracy:.1%}[/] after {len(history.records)} rounds in {seconds:.0f} s"
     )
-    console.print(f"Everything it wrote is in {out}")
+    console.print(f"Everything it wrote is in {out}", markup=False)
 
 
 def summary(history: History) -> dict[str, object]:

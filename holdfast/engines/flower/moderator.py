@@ -92,6 +92,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         names = [name.strip() for name in settings["sites"].split(",")] if settings["sites"] else usual_names(clients)
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
+        check_enough(settings, clients)
         half_up, half_down = HALF[settings["half"]]
         pull = None
         if not isinstance(grid, InProcessGrid):
@@ -133,6 +134,12 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     if settings["half"] not in HALF:
         raise HoldfastError(f"run config: half is {settings['half']!r}; {nearest(settings['half'], HALF)}")
     return settings
+
+
+def check_enough(settings: Mapping[str, Any], clients: int) -> None:
+    """Refuse to wait for more answers than there are sites."""
+    if not 0 <= settings["enough"] <= clients:
+        raise HoldfastError(f"enough is {settings['enough']}, but there are {clients} sites; 0 is to wait for all.")
 
 
 def log_round(record: Record) -> None:

@@ -82,6 +82,8 @@ def collection_seconds(links: Links, testers: Sequence[int], model_bytes: int) -
     >>> collection_seconds(links, [1], 10), collection_seconds(links, [0], 10)
     (5.0, 13.0)
     """
+    if unknown := [tester for tester in testers if not 0 <= tester < len(links.up)]:
+        raise HoldfastError(f"links: they tell of clients 0 to {len(links.up) - 1}, and tester {unknown[0]} is none.")
     total = 0.0
     for client, up in enumerate(links.up):
         heard = [] if client in testers else [links.between[client][tester] for tester in testers]

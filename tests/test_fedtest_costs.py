@@ -79,6 +79,8 @@ def test_links_and_candidates_are_checked() -> None:
         Links([1.0] * 3, [[1.0] * 3])
     with pytest.raises(HoldfastError, match="above zero"):
         Links([1.0, 0.0], [[0.0, 1.0], [1.0, 0.0]])
+    with pytest.raises(HoldfastError, match="they tell of clients 0 to 2, and tester 7 is none"):
+        collection_seconds(links(3, 0), [7], 10)
 
 
 def test_a_slow_listener_slows_all_who_send() -> None:

@@ -276,3 +276,12 @@ def test_bad_wishes_are_refused_before_anything_is_written(
 
 def test_seeds() -> None:
     assert read_seeds("3, 5") == (3, 5)
+
+
+def test_an_unknown_name_is_answered_with_all_that_are_known() -> None:
+    with pytest.raises(
+        HoldfastError, match=r"reproduce: 'foo' is not known; known: .*table1.*, fedtest-fig4, fedtest-fig5"
+    ):
+        reproduction("foo", "small")
+    with pytest.raises(HoldfastError, match="did you mean 'fedtest-fig4'"):
+        reproduction("fed-test-fig4", "small")

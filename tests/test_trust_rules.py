@@ -162,11 +162,29 @@ def test_feddyn_counts_the_clients_behind_a_merged_update() -> None:
         ("bulyan:1", "needs 7"),
         ("nnm:then=krum,f=1", "needs 5"),
         ("multikrum:m=0", "m,"),
+        ("krum:f=-1", r"trust 'krum': f, the hostile clients to withstand, must not be negative, got -1\."),
+        ("trimmed:-2", "must not be negative, got -2"),
+        ("fedtest:testers=100", "trust 'fedtest': 100 testers are more than the 3 clients"),
     ],
 )
 def test_too_many_hostile_clients_are_refused_before_round_one(spec: str, word: str) -> None:
     with pytest.raises(HoldfastError, match=word):
         made("fedavg", spec)
+
+
+@pytest.mark.parametrize("name", ["servertest", "fltrust"])
+def test_more_samples_than_there_are_are_refused(name: str) -> None:
+    settings = Experiment(clients=3, trust=f"{name}:201", samples=200, model="linear", workers=0)  # type: ignore[arg-type]
+    with pytest.raises(HoldfastError, match=f"trust '{name}': the task has 200 samples, not 201; say fewer"):
+        make_plan(settings)
+    assert len(make_plan(replace(settings, samples=50, trust=Choice(name))).method.trust.own) == 50  # type: ignore[attr-defined]
+
+
+def test_what_is_wrong_with_fedtests_options_is_said_of_the_right_one() -> None:
+    with pytest.raises(HoldfastError, match=r"decay, the share of the old score, must be in \[0, 1\), got 1\.0\.$"):
+        rule("fedtest:decay=1")
+    with pytest.raises(HoldfastError, match=r"power must be in \(0, 64\], got 65\.0; as published: 4\.$"):
+        rule("fedtest:power=65")
 
 
 @pytest.mark.parametrize("spec", ["geomedian:0", "normclip:0", "clipping:0", "servertest:0", "fltrust:0"])

@@ -10,6 +10,7 @@ from holdfast.absence import FedDig
 from holdfast.errors import HoldfastError, nearest
 from holdfast.presets import FEDDIG_PAPER, FEDDIG_RECOMMENDED
 from holdfast.reproduce import paper
+from holdfast.reproduce.fedtest import FIGURES
 
 Scale = Literal["small", "paper"]
 Keys = Mapping[str, Any]
@@ -223,7 +224,7 @@ REPRODUCTIONS: dict[str, Callable[[Scale], Reproduction]] = {
 def reproduction(name: str, scale: str) -> Reproduction:
     """What a name of the command line stands for."""
     if name not in REPRODUCTIONS:
-        raise HoldfastError(f"reproduce: {name!r} is not known; {nearest(name, REPRODUCTIONS)}")
+        raise HoldfastError(f"reproduce: {name!r} is not known; {nearest(name, [*REPRODUCTIONS, *FIGURES])}")
     if scale == "small" or scale == "paper":
         return REPRODUCTIONS[name](scale)  # type: ignore[arg-type]  # it is one of the two words
     raise HoldfastError(f"reproduce --scale: {scale!r} is not known; say 'small' or 'paper'.")

@@ -16,14 +16,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 from holdfast.core import Federation, State, Tensors, Update
+from holdfast.errors import HoldfastError
 from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
 from holdfast.trust.tester import test_tensors
-from holdfast.trust.weights import Judgement, Trust, judgement
+from holdfast.trust.weights import Judgement, Root, Trust, judgement
 
+if TYPE_CHECKING:
+    from holdfast.round import Method
+
+TESTERS = 5  # the paper's K
 LEAST_POWER, MOST_POWER = 1.0, 16.0
 
 
@@ -31,7 +37,7 @@ LEAST_POWER, MOST_POWER = 1.0, 16.0
 class FedTest(Trust):
     """Peers test each model; weights are the scores to the power of four (as published: lying testers break it)."""
 
-    testers: int = 5  # K
+    testers: int = TESTERS  # K; the usual five are all where there are fewer
     power: float = 4.0  # p
     adapt: bool = False  # raise p when the models get worse, lower it when they get better (section V.B)
     decay: float = 0.5  # share of the old score
@@ -42,10 +48,15 @@ class FedTest(Trust):
     def __post_init__(self) -> None:
         if self.testers < 1 or self.most < 1:
             raise ValueError(f"testers and most must be at least 1, got {self.testers} and {self.most}.")
-        if not 0 < self.power <= 64 or not 0 <= self.decay < 1:
-            raise ValueError(
-                f"power must be in (0, 64] and decay in [0, 1), got {self.power} and {self.decay}; as published: 4."
-            )
+        if not 0 < self.power <= 64:
+            raise ValueError(f"power must be in (0, 64], got {self.power}; as published: 4.")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay, the share of the old score, must be in [0, 1), got {self.decay}.")
+
+    def ready(self, method: Method, root: Root) -> Self:
+        if self.testers > max(TESTERS, method.clients):
+            raise HoldfastError(f"trust 'fedtest': {self.testers} testers are more than the {method.clients} clients.")
+        return super().ready(method, root)
 
     def begin(self, clients: int) -> Tensors:
         return {

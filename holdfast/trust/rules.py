@@ -44,7 +44,9 @@ def check_hostile(rule: str, f: int | None, clients: int) -> None:
     """Refuse an f that the run's clients cannot bear even when all of them are there."""
     slope, offset = NEEDS[rule]
     wanted = clients // 5 if f is None else f
-    if wanted < 0 or clients < slope * wanted + offset:
+    if wanted < 0:
+        raise HoldfastError(f"trust {rule!r}: f, the hostile clients to withstand, must not be negative, got {f}.")
+    if clients < slope * wanted + offset:
         raise HoldfastError(
             f"trust {rule!r}: to withstand f = {wanted} hostile clients it needs {slope * wanted + offset} clients, "
             f"got {clients}; lower f or take more clients."

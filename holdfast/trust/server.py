@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.core import Federation, State, Update
+from holdfast.errors import HoldfastError
 from holdfast.models import fill, weights_of
 from holdfast.randomness import rng
+from holdfast.tasks import Samples
 from holdfast.trust import robust
 from holdfast.trust.merging import flat, judge_merged, judge_weighed, no_merging, stacked
 from holdfast.trust.tester import accuracies, test_tensors
@@ -22,22 +24,32 @@ from holdfast.trust.weights import Judgement, Root, Trust
 if TYPE_CHECKING:
     from holdfast.round import Method
 
+USUAL = {"servertest": 500, "fltrust": 100}  # samples of the moderator's own
+
+
+def own_samples(rule: str, wanted: int | None, root: Root) -> Samples:
+    """The moderator's samples: as many as are wanted, or else as usual; of these, all where there are fewer."""
+    own = root(USUAL[rule] if wanted is None else wanted)
+    if wanted is not None and len(own) < wanted:
+        raise HoldfastError(f"trust {rule!r}: the task has {len(own)} samples, not {wanted}; say fewer.")
+    return own
+
 
 @dataclass(frozen=True)
 class ServerTest(Trust):
     """Weights in proportion to each model's accuracy on the moderator's own samples (Chai et al., TiFL)."""
 
-    samples: int = 500
+    samples: int | None = None  # none: 500, or all where there are fewer
     power: float = 1.0
     own: Any = field(default=None, init=False, repr=False, compare=False)  # the moderator's samples, once ready
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or not 0 < self.power <= 64:
+        if (self.samples is not None and self.samples < 1) or not 0 < self.power <= 64:
             raise ValueError(f"samples must be at least 1 and power in (0, 64], got {self.samples} and {self.power}.")
 
     def ready(self, method: Method, root: Root) -> Self:
         ready = super().ready(method, root)
-        object.__setattr__(ready, "own", root(self.samples))
+        object.__setattr__(ready, "own", own_samples("servertest", self.samples, root))
         return ready
 
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
@@ -55,17 +67,17 @@ class ServerTest(Trust):
 class FLTrust(Trust):
     """Updates count by their cosine with the moderator's own update, and at its length (Cao et al.)."""
 
-    samples: int = 100
+    samples: int | None = None  # none: 100, or all where there are fewer
     own: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
+        if self.samples is not None and self.samples < 1:
             raise ValueError(f"samples must be at least 1, got {self.samples}.")
 
     def ready(self, method: Method, root: Root) -> Self:
         no_merging("fltrust", method)
         ready = super().ready(method, root)
-        object.__setattr__(ready, "own", root(self.samples))
+        object.__setattr__(ready, "own", own_samples("fltrust", self.samples, root))
         return ready
 
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:

@@ -19,17 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.attacks import ATTACKS, backdoor_success
-from holdfast.attacks.adversary import choose_hostile
-from holdfast.choices import choose
 from holdfast.cli.comparing import split_choices
-from holdfast.cli.running import attacker_weight, suspected
+from holdfast.cli.hostile import attacker_weight, backdoor_rate, hostile_in, suspected
 from holdfast.experiment import Experiment
-from holdfast.models import fill
-from holdfast.plan import make_plan
 from holdfast.play import run
-from holdfast.runs import History
-from holdfast.tasks import Samples
 from holdfast.tasks.partitions import Dirichlet
 
 EVERY_ATTACK = (
@@ -58,7 +51,7 @@ def play(settings: dict[str, Any]) -> dict[str, Any]:
     experiment = Experiment(**settings)
     start = time.perf_counter()
     history = run(experiment)
-    hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
+    hostile = hostile_in(history)
     flagged = set(suspected(history.records))
     last = history.records[-1]
     return {
@@ -67,28 +60,11 @@ def play(settings: dict[str, Any]) -> dict[str, Any]:
         "caught": len(flagged & set(hostile)),
         "honest_suspects": len(flagged - set(hostile)),
         "class_accuracy": list(last.class_accuracy or ()),
-        "backdoor": backdoor_rate(history) if experiment.attack.name == "backdoor" else None,
+        "backdoor": backdoor_rate(history),
         "trust_seconds": sum(record.seconds["trust"] for record in history.records),
         "client_seconds": sum(record.seconds["clients"] for record in history.records),
         "seconds": time.perf_counter() - start,
     }
-
-
-def backdoor_rate(history: History) -> float:
-    """The share of stamped test images that the final model calls the target."""
-    plan = make_plan(history.experiment)
-    attack = choose(ATTACKS, history.experiment.attack, "attack")
-    assert history.state is not None
-    model = plan.model().eval()
-    fill(model, plan.method.absence.model_of(history.state), history.state.buffers)
-
-    def predict(images: Tensor) -> Tensor:
-        ready = plan.prepare(Samples((images,), torch.zeros(len(images), dtype=torch.long)))
-        inputs, _ = ready.batch(torch.arange(len(ready)))
-        output: Tensor = model(*inputs)
-        return output
-
-    return backdoor_success(predict, plan.task.test, attack)
 
 
 def runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -85,15 +85,20 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
     if kind is None:
         raise HoldfastError(f"{key}: {choice.name!r} is not known; {nearest(choice.name, kinds)}")
     if not dataclasses.is_dataclass(kind):
-        return kind(**choice.options)
+        try:
+            return kind(**choice.options)
+        except (TypeError, ValueError) as error:
+            raise HoldfastError(f"{key}: {choice} cannot be made: {error}.") from None
     hints = typing.get_type_hints(kind)
     make: Any = kind
     fields = [f.name for f in dataclasses.fields(kind) if f.init]
     options = dict(choice.options)
     if argument is not None:
-        if not fields:
-            raise HoldfastError(f"{key}: {choice.name!r} takes no option, got {argument!r}.")
-        options = {fields[0]: argument, **options}
+        first = next((f.name for f in dataclasses.fields(kind) if f.init and not f.kw_only), None)
+        if first is None:
+            names = f"only options by name ({', '.join(fields)})" if fields else "no option"
+            raise HoldfastError(f"{key}: {choice.name!r} takes {names}, got {argument!r}.")
+        options = {first: argument, **options}
     values = {}
     for option, value in options.items():
         if option not in fields:
@@ -142,7 +147,9 @@ def convert(value: object, hint: Any, key: str) -> Any:
     if typing.get_origin(hint) is typing.Literal:
         allowed = typing.get_args(hint)
         if value not in allowed:
-            raise HoldfastError(f"{key}: {value!r} is not known; {nearest(str(value), map(str, allowed))}")
+            words = [str(word) for word in allowed]
+            hint, known = nearest(str(value), words), f"known: {', '.join(words)}"
+            raise HoldfastError(f"{key}: {value!r} is not known; {known if hint == known else f'{hint} ({known})'}")
         return value
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         inner = typing.get_args(hint)

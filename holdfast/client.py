@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.absence import Nothing
 from holdfast.algorithms.fedavg import Correction, FedAvg, Work
+from holdfast.attacks import awake
 from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
 from holdfast.memory import Memory
@@ -111,8 +112,9 @@ def secret() -> int:
 
 def samples_in(client: Client, round: int) -> Samples:
     """The samples that a client trains on: its own, or poisoned ones once its attack is awake."""
-    hostile = client.poisoned is not None and round >= client.attack.since
-    return client.poisoned if hostile and client.poisoned else client.train
+    if client.poisoned is not None and awake(client.attack, round, "data"):
+        return client.poisoned
+    return client.train
 
 
 def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, list[str]]:

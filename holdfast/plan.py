@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES, Nothing
 from holdfast.algorithms import ALGORITHMS
-from holdfast.attacks import ATTACKS
+from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
+from holdfast.attacks.fitting import rehearse
 from holdfast.choices import Choice, choose
 from holdfast.client import About, Client
 from holdfast.core import Learning, State
@@ -124,12 +125,11 @@ def make_plan(experiment: Experiment) -> Plan:
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
         bench = replace(bench, producer=fast_layout(producer))
     method = choose_method(experiment, absence, bench)
-    if isinstance(method.trust, Trust):
-        root = partial(moderators_samples, experiment, task, prepare)
-        method = replace(method, trust=method.trust.ready(method, root))
+    root = partial(moderators_samples, experiment, task, prepare)
+    method = replace(method, trust=method.trust.ready(method, root))
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
-    attack = None if experiment.attack.name == "none" else choose(ATTACKS, experiment.attack, "attack")
+    attack = choose_attack(experiment.attack)
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare, guard)
@@ -159,6 +159,9 @@ def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Met
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
+    if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
+        rule = "derive a class from holdfast.trust.Trust, with a method judge"
+        raise HoldfastError(f"trust: {experiment.trust} is no trust rule; {rule}.")
     return Method(
         algorithm,
         absence,
@@ -235,16 +238,22 @@ def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tenso
 
 
 def try_out(plan: Plan) -> None:
-    """Run one batch through model and loss, so that a misfit is a sentence now and not an absence later."""
-    few = plan.prepare(plan.task.train.take(torch.arange(min(4, len(plan.task.train)))))
+    """Run one batch through model and loss, and the attack once, so that a misfit is a sentence now, not later."""
+    raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
+    few, model = plan.prepare(raw), plan.model().eval()
+    try_batch(plan, model, few, "model: it does not fit samples")
+    if plan.guard is not None:
+        check_fit(plan.model(), few, plan.task.loss)
+    if plan.attack is not None and (poisoned := rehearse(plan, weights_of(model), raw)) is not None:
+        try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
+
+
+def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> None:
     inputs, labels = few.batch(torch.arange(len(few)))
-    model = plan.model().eval()
     try:
         with torch.inference_mode():
             plan.task.loss(model(*inputs), labels)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
         reason = str(error).splitlines()[0]
-        raise HoldfastError(f"model: it does not fit samples of shape {shape} and their labels ({reason}).") from error
-    if plan.guard is not None:
-        check_fit(plan.model(), few, plan.task.loss)
+        raise HoldfastError(f"{misfit} of shape {shape} and their labels ({reason}).") from error

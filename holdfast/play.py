@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from holdfast.attacks.adversary import Adversary
+from holdfast.attacks.fitting import without_effect
 from holdfast.client import evaluate
 from holdfast.core import Federation, Message, Reply, State, pack
 from holdfast.engines.embedded import Embedded, cores
@@ -102,6 +103,8 @@ def _play_rounds(
     experiment = plan.experiment
     judge = Judge(plan, federation)
     found = folder.notes if folder else []  # what resuming found damaged goes into the next record
+    if state.round == 0 and (why := without_effect(experiment)):
+        found = [*found, why]
     while state.round < experiment.rounds:
         state, record = play_round(state, federation, plan.method)
         if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:

@@ -36,6 +36,7 @@ from holdfast.core import (
 )
 from holdfast.tasks import Loss, Metric, right_or_wrong
 from holdfast.trust import Judgement, Trust
+from holdfast.trust.weights import check_judgement
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ def train_messages(state: State, federation: Federation, method: Method) -> list
 
 
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
-    return method.trust.judge(updates, federation, state) if updates else Judgement([], [], {}, state.trust)
+    if not updates:
+        return Judgement([], [], {}, state.trust)
+    return check_judgement(method.trust, method.trust.judge(updates, federation, state))
 
 
 def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:

@@ -44,8 +44,7 @@ def test_every_attack_can_be_chosen_and_says_what_it_is() -> None:
         assert attack.kind
         for each in attack.kind:
             assert any(hasattr(attack, method) for method in methods[each]), (name, each)
-        assert attack.since == 0
-        assert dataclasses.fields(attack)[-1].name == "since"
+        assert (attack.since, attack.until) == (0, None)
         with pytest.raises(dataclasses.FrozenInstanceError):
             attack.since = 3
 
@@ -57,20 +56,50 @@ def test_options_by_position_and_by_name() -> None:
     assert chosen("alie").z is None
     assert chosen("alie:1.5").z == 1.5
     assert chosen("minmax:sign").direction == "sign"
-    assert chosen("signflip:scale=3,since=7") == ATTACKS["signflip"](3, 7)
+    assert chosen("signflip:scale=3,since=7") == ATTACKS["signflip"](3, since=7)
     with pytest.raises(HoldfastError, match="did you mean 'signflip'"):
         chosen("signflop")
     with pytest.raises(HoldfastError, match="has no option 'eps'"):
         chosen("ipm:eps=3")
     with pytest.raises(HoldfastError, match="scale must be above zero"):
         chosen("relayer:-1")
+    with pytest.raises(HoldfastError, match=r"'mimic' takes only options by name \(since, until\), got '3'"):
+        chosen("mimic:3")
 
 
-def test_honest_then_hostile() -> None:
-    attack = chosen("liar:since=5")
-    assert [awake(attack, t, "tester") for t in (0, 4, 5, 6)] == [False, False, True, True]
+def test_honest_then_hostile_then_honest_again() -> None:
+    attack = chosen("liar:since=5,until=7")
+    assert [awake(attack, t, "tester") for t in (0, 4, 5, 6, 7, 9)] == [False, False, True, True, False, False]
     assert awake(attack, 5, "update")
     assert not awake(attack, 5, "data")
+    assert awake(chosen("liar:since=5"), 999, "tester")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_attack_begins_before_the_first_round_or_ends_before_it_begins(name: str) -> None:
+    with pytest.raises(HoldfastError, match=r"since, .* must not be negative, got -1"):
+        chosen(f"{name}:since=-1")
+    with pytest.raises(HoldfastError, match="until must be above since, got 3 and 3"):
+        chosen(f"{name}:since=3,until=3")
+
+
+@pytest.mark.parametrize("attack", ["signflip:since=1,until=2", "labelflip:since=1,until=2"])
+def test_a_run_is_attacked_in_the_rounds_told_and_no_others(attack: str) -> None:
+    """Up to the attack the run is the clean one; after it, it is another, and one more round of attack is a third."""
+    clean, told, longer = (
+        [record.loss for record in run(wanted).records]
+        for wanted in (
+            experiment(rounds=5),
+            experiment(rounds=5, attack=attack, attackers=2),
+            experiment(rounds=5, attack=attack.replace("until=2", "until=3"), attackers=2),
+        )
+    )
+    poisoned = attack.startswith("labelflip")  # seen in the loss of that very round, a false update in the next one's
+    assert told[:1] == clean[:1]
+    assert (told[1] == clean[1]) == (not poisoned)
+    assert told[2] != clean[2]
+    assert (told[2] == longer[2]) == (not poisoned)
+    assert told[3] != longer[3]
 
 
 @pytest.mark.parametrize(

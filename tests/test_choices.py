@@ -24,6 +24,7 @@ class Thing:
     kind: Literal["a", "b"] = "a"
     most: float | None = None
     parts: tuple[int, ...] = ()
+    manner: Literal["none", "nan", "other"] = "nan"
 
 
 KINDS = {"thing": Thing, **ALGORITHMS}
@@ -63,6 +64,7 @@ def test_what_is_chosen(spec: object, expected: object) -> None:
         ("thing:size=3,loud", "key: 'loud' in 'thing:size=3,loud' is not of the form option=value."),
         ("thing:size=3,loud=yes", "key.loud: expected true or false, got 'yes'."),
         ("thing:size=3,kind=c", "key.kind: 'c' is not known; known: a, b"),
+        ("thing:size=3,manner=nona", "key.manner: 'nona' is not known; did you mean 'none'? (known: none, nan, other)"),
         ("thing:size=3,parts=1/x", "key.parts[1]: expected a whole number, got 'x'."),
         ({"name": "thing", "size": 3, "parts": 4}, "key.parts: expected a list, got 4."),
         ({"name": "thing", "size": 3, "loud": 1}, "key.loud: expected true or false, got 1."),

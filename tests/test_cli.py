@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli import main
 from holdfast.runs import Run
 
@@ -183,6 +184,41 @@ def test_check_shows_who_is_away(experiment: Path) -> None:
     assert "can be run" in done.stdout
 
 
+def test_check_and_run_say_who_is_hostile(experiment: Path, tmp_path: Path) -> None:
+    changes = ["--set", "attack=signflip", "--set", "attackers=2", "--set", "rounds=1"]
+    told = json.loads(here("run", experiment, *changes, "--json", "--out", tmp_path / "run").stdout)
+    assert told["hostile"] == list(choose_hostile(3, 2, 0))
+    assert (told["without_effect"], told["backdoor_success"]) == (None, None)
+    assert f"clients {told['hostile'][0]}, {told['hostile'][1]}: signflip" in here("check", experiment, *changes).stdout
+
+
+@pytest.mark.parametrize(
+    ("attack", "sentence"),
+    [
+        ("relayer", "attack 'relayer': the model has no two layers that follow each other"),
+        ("backdoor:size=99", "attack 'backdoor': needs images of at least 99 x 99 points"),
+        ("labelflip:7-9", "attack 'labelflip': pair '7-9' is out of range for 4 classes."),
+        ("os:path", "attack: os:path is no attack: it needs a kind"),
+        ("os:getcwd", "attack: getcwd failed: TypeError"),
+        ("alie", "attack 'alie': no z follows from 2 hostile clients of 3; say one, as in alie:1.5."),
+        ("falsedigest", "attack 'falsedigest' has no effect: absence 'none' takes no digests."),
+        ("nonsense", "attack 'nonsense' has no effect: the algorithm's own weights ask no testers"),
+        ("liar:honest", "attack 'liar:honest' has no effect"),
+        ("random:since=6", "attack 'random since=6' has no effect: it begins after 6 rounds, and the run has 6."),
+        ("random:since=-1", "since, the number of honest rounds before it, must not be negative, got -1."),
+    ],
+)
+def test_check_refuses_the_attacks_that_run_refuses(
+    experiment: Path, tmp_path: Path, attack: str, sentence: str
+) -> None:
+    changes = ["--set", f"attack={attack}", "--set", "attackers=2"]
+    for done in (here("check", experiment, *changes), here("run", experiment, *changes, "--out", tmp_path / "never")):
+        assert done.returncode == 1
+        assert sentence in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "never").exists()
+
+
 def test_partition_prints_and_saves_a_picture(experiment: Path, tmp_path: Path) -> None:
     done = here("partition", experiment, "--out", tmp_path / "p.png")
     assert done.returncode == 0, done.stderr
@@ -200,7 +236,8 @@ def test_methods_of_one_kind_with_their_options() -> None:
     done = here("methods", "attack")
     assert done.returncode == 0, done.stderr
     assert "labelflip" in done.stdout
-    assert "since=" in done.stdout
+    assert "since=0, until=None" in " ".join(done.stdout.split())
+    assert "manner=seven (or negative, nan, inf, missing, unknown, random)" in " ".join(done.stdout.split())
     assert "scaffold" not in done.stdout
     wrong = here("methods", "atack")
     assert wrong.returncode != 0

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli import app, comparing
-from holdfast.cli.comparing import Conditions, combinations, split_choices
-from holdfast.cli.running import attacker_weight, suspected, suspicions
+from holdfast.cli.comparing import Conditions, combinations, split_choices, table
+from holdfast.cli.hostile import attacker_weight, backdoor_rate, suspected, suspicions
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
-from holdfast.play import run
+from holdfast.play import resume, run
 from holdfast.report.words import situation
 from holdfast.round import Record
 from holdfast.runs import History
@@ -130,3 +130,40 @@ def test_a_rule_of_ones_own_is_compared_with_the_others(tmp_path: Path) -> None:
     rows = json.loads(result.stdout.splitlines()[-1])["rows"]
     assert [row["method"] for row in rows] == ["fedavg", "fedavg+engine_helpers:Careful"]
     assert rows[0]["accuracy"] != rows[1]["accuracy"]
+
+
+def test_an_attack_without_effect_is_noted_beside_those_that_have_one(tmp_path: Path) -> None:
+    changes = [word for key in SMALL for word in ("--set", key)]
+    arguments = ["compare", "--method", "fedavg,fedtest:2", "--scenario", "none", "--attack", "nonsense"]
+    arguments += ["--attackers", "1", *changes, "--out", str(tmp_path / "c")]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout.splitlines()[-1])["rows"]
+    why = "attack 'nonsense' has no effect: the algorithm's own weights ask no testers; choose a trust rule that does."
+    assert [row["without_effect"] for row in rows] == [why, None]
+    assert [row["hostile"] for row in rows] == [list(choose_hostile(4, 1, 0))] * 2
+    shown = " ".join(CliRunner().invoke(app, arguments).output.split())
+    assert f"note fedavg, nonsense x1: {why}" in shown
+
+
+def test_how_often_a_backdoor_works_is_in_the_rows_and_in_the_table(tmp_path: Path) -> None:
+    changes = [word for key in [*SMALL, "lr=0.1"] for word in ("--set", key)]
+    arguments = ["compare", "--scenario", "none", "--attack", "none,backdoor:boost=8", "--attackers", "1", *changes]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "c"), "--json"])
+    assert result.exit_code == 0, result.output
+    clean, dirty = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert clean["backdoor_success"] is None
+    assert 0.5 < dirty["backdoor_success"] <= 1
+    shown = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "c")], env={"COLUMNS": "200"}).output
+    assert f", backdoor {100 * dirty['backdoor_success']:.0f} " in shown
+    alone = resume(next(path.parent for path in (tmp_path / "c").glob("*boost*/model.safetensors")))
+    assert backdoor_rate(alone) == dirty["backdoor_success"]
+
+
+def test_a_table_that_is_cut_short_has_dashes() -> None:
+    done = History(Experiment(clients=3), [replace(RECORDS[0], accuracy=0.5)])
+    other = History(Experiment(clients=3, trust="krum", scenario="forever"), done.records)  # type: ignore[arg-type]
+    assert [list(column.cells) for column in table([done, other], [None, 0.25]).columns[1:3]] == [
+        ["[bold green]50.0[/]", "-"],
+        ["-", "[bold green]50.0[/], backdoor 25"],
+    ]

@@ -14,7 +14,7 @@ from test_round_bench import SIZES, first_state, make_clients, make_method, same
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.cli.running import attacker_weight, suspected
+from holdfast.cli.hostile import attacker_weight, suspected
 from holdfast.core import Learning, State, Update
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError

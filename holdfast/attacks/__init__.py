@@ -1,13 +1,6 @@
 """Who can do what: attacks on updates, on data, on test reports and on digests, as choices with options.
 
-An attack's `kind` says which of its methods count:
-
-- "update": `tamper(sight)` on flat vectors, or `rewrite(delta, model, generator)` on named tensors;
-- "data": `poison(samples, classes, generator)` before the client trains;
-- "tester": `report(honest, accomplices, generator)` in place of the accuracies it measured;
-- "digest": `spoil(features, labels, classes, generator)` before its digests leave the house.
-
-Every attack has the option `since`: up to that round the client behaves.
+What an attack must have is in `contract.py`; whether it fits a run, and has any effect there, in `fitting.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack, answer, as_attack, awake, told
 from holdfast.attacks.data import Backdoor, LabelFlip, backdoor_success
 from holdfast.attacks.digests import BadDigest, FalseDigest
 from holdfast.attacks.tensors import Malformed, Relayer
@@ -35,9 +29,11 @@ from holdfast.attacks.updates import (
     Sight,
     SignFlip,
 )
+from holdfast.choices import Choice, choose
 from holdfast.core import Tensors
+from holdfast.errors import HoldfastError
 
-__all__ = ["ATTACKS", "Sight", "awake", "backdoor_success", "tamper_updates"]
+__all__ = ["ATTACKS", "Attack", "Sight", "awake", "backdoor_success", "choose_attack", "tamper_updates"]
 
 ATTACKS: dict[str, type[Any]] = {
     "random": RandomWeights,
@@ -63,16 +59,6 @@ ATTACKS: dict[str, type[Any]] = {
 }
 
 
-class Attack(Protocol):
-    """What all attacks have in common."""
-
-    @property
-    def since(self) -> int: ...
-
-    @property
-    def kind(self) -> tuple[str, ...]: ...
-
-
 @runtime_checkable
 class OnTensors(Protocol):
     """An update attack that needs the names and shapes of the model's tensors."""
@@ -87,13 +73,9 @@ class OnVectors(Protocol):
     def tamper(self, sight: Sight) -> Tensor: ...
 
 
-def awake(attack: Attack, round: int, kind: str) -> bool:
-    """Whether the attack does something of this kind in this round.
-
-    >>> awake(SignFlip(since=5), 4, "update"), awake(SignFlip(since=5), 5, "update"), awake(SignFlip(), 5, "data")
-    (False, True, False)
-    """
-    return kind in attack.kind and round >= attack.since
+def choose_attack(choice: Choice) -> Any:
+    """The attack that a choice names: one of these, or a user's own class or function; none for none."""
+    return None if choice.name == "none" else as_attack(choose(ATTACKS, choice, "attack"), str(choice))
 
 
 def tamper_updates(
@@ -114,7 +96,7 @@ def tamper_updates(
     if not own or (getattr(attack, "omniscient", False) and not honest):
         return list(own)
     if isinstance(attack, OnTensors):
-        return [attack.rewrite(delta, model, generator) for delta in own]
+        return [rewritten(attack, delta, model, generator) for delta in own]
     names = list(own[0])
     mine = torch.stack([flat(delta, names) for delta in own])
     sight = Sight(
@@ -124,7 +106,19 @@ def tamper_updates(
         generator=generator,
         previous=None if previous is None else flat(previous, names),
     )
-    return [unflat(vector, own[0]) for vector in attack.tamper(sight)]
+    sent = answer(attack, "tamper", sight)
+    if not isinstance(sent, Tensor) or sent.shape != mine.shape:
+        got = f"one of shape {tuple(sent.shape)}" if isinstance(sent, Tensor) else type(sent).__name__
+        rows = f"{len(mine)} rows of {mine.shape[1]} values, as sight.own is"
+        raise HoldfastError(f"{told(attack, 'tamper')} must answer with a tensor of {rows}; got {got}.")
+    return [unflat(vector, own[0]) for vector in sent]
+
+
+def rewritten(attack: OnTensors, delta: Tensors, model: Tensors, generator: torch.Generator) -> Tensors:
+    sent = answer(attack, "rewrite", delta, model, generator)
+    if not isinstance(sent, dict) or not all(isinstance(tensor, Tensor) for tensor in sent.values()):
+        raise HoldfastError(f"{told(attack, 'rewrite')} must answer with named tensors, got {type(sent).__name__}.")
+    return sent
 
 
 def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:

@@ -9,23 +9,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack
 from holdfast.attacks.updates import Sight
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 
 
 @dataclass(frozen=True)
-class LabelFlip:
+class LabelFlip(Attack):
     """Class y becomes classes - 1 - y; or only the pairs told: labelflip:7-1/3-5 makes 7 a 1 and 3 a 5.
 
     Tolpegin, Truex, Gursoy, Liu: Data Poisoning Attacks Against Federated Learning Systems, ESORICS 2020.
     """
 
     pairs: tuple[str, ...] = ()
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("data",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for pair in self.pairs:
             source, dash, target = pair.partition("-")
             if not (dash and source.isdecimal() and target.isdecimal()):
@@ -60,7 +61,7 @@ def relabelled(labels: Tensor, becomes: list[int]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Backdoor:
+class Backdoor(Attack):
     """Stamps a bright square in the lower right corner of a fraction of its images and calls them the target class.
 
     With boost above 1 it also scales its update, to drown the others (model replacement).
@@ -72,11 +73,10 @@ class Backdoor:
     fraction: float = 0.5
     size: int = 3
     boost: float = 1.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("data", "update")
-    omniscient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.target < 0 or self.size < 1 or not 0 <= self.fraction <= 1:
             raise ValueError("needs a target from 0 on, a size from 1 on and a fraction from 0 to 1.")
 

@@ -12,16 +12,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack
 from holdfast.attacks.data import relabelled
 
 
 @dataclass(frozen=True)
-class BadDigest:
+class BadDigest(Attack):
     """Digests with features negated, -scale x features, or drowned in noise of scale x their own rms."""
 
     manner: Literal["negate", "noise"] = "negate"
     scale: float = 1.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("digest",)
 
     def spoil(
@@ -34,14 +34,13 @@ class BadDigest:
 
 
 @dataclass(frozen=True)
-class FalseDigest:
+class FalseDigest(Attack):
     """Digests with right features and false labels: class y becomes classes - 1 - y.
 
     >>> FalseDigest().spoil(torch.zeros(1, 2), torch.tensor([[0.75, 0.25, 0.0]]), 3, torch.Generator())[1]
     tensor([[0.0000, 0.2500, 0.7500]])
     """
 
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("digest",)
 
     def spoil(

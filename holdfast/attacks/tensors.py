@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
@@ -16,13 +17,11 @@ HUGE = 3e38  # just below what float32 can hold
 
 
 @dataclass(frozen=True)
-class Malformed:
+class Malformed(Attack):
     """Sends what is no update of the model: NaN, infinity, huge values, a wrong shape, type or set of tensors."""
 
     fault: Literal["nan", "inf", "huge", "shape", "type", "missing", "extra", "empty"] = "nan"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def rewrite(self, delta: Tensors, model: Tensors, generator: torch.Generator) -> Tensors:
         sent = {name: tensor.clone() for name, tensor in delta.items()}
@@ -45,7 +44,7 @@ class Malformed:
 
 
 @dataclass(frozen=True)
-class Relayer:
+class Relayer(Attack):
     """Disguises an honest model: scales one ReLU layer by c and the next by 1/c, and shuffles the units between.
 
         W_1' = c P W_1,    b_1' = c P b_1,    W_2' = W_2 P^T / c:    W_2' relu(W_1' x + b_1') = W_2 relu(W_1 x + b_1)
@@ -59,11 +58,10 @@ class Relayer:
 
     scale: float = 10.0
     layers: tuple[str, ...] = ()
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.scale > 0:
             raise ValueError(f"the scale must be above zero for ReLU layers to keep their function, got {self.scale}.")
 

@@ -10,11 +10,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack
 from holdfast.attacks.updates import RandomWeights, Sight, SignFlip
 
 
 @dataclass(frozen=True)
-class Liar:
+class Liar(Attack):
     """Praises its accomplices (1.0), slanders all others (0.0), and sends random weights, or what `update` says.
 
     >>> Liar().report({1: 0.8, 2: 0.1}, accomplices={2}, generator=torch.Generator())
@@ -22,9 +23,7 @@ class Liar:
     """
 
     update: Literal["random", "signflip", "honest"] = "random"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("tester", "update")
-    omniscient: ClassVar[bool] = False
 
     def report(
         self, honest: Mapping[int, float], accomplices: Collection[int], generator: torch.Generator
@@ -36,7 +35,7 @@ class Liar:
 
 
 @dataclass(frozen=True)
-class Colluder:
+class Colluder(Attack):
     """Lies within reason: accomplices are as good as the best it saw, plus a margin; others lose the margin.
 
         accomplice: min(1, max of the honest accuracies + margin),    other: max(0, accuracy - margin)
@@ -47,9 +46,7 @@ class Colluder:
 
     margin: float = 0.1
     update: Literal["random", "signflip", "honest"] = "random"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("tester", "update")
-    omniscient: ClassVar[bool] = False
 
     def report(
         self, honest: Mapping[int, float], accomplices: Collection[int], generator: torch.Generator
@@ -71,11 +68,10 @@ def _sent(update: str, sight: Sight) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Nonsense:
+class Nonsense(Attack):
     """Reports what is no accuracy: 7, -1, NaN, infinity, nothing at all, models nobody sent, or any number."""
 
     manner: Literal["seven", "negative", "nan", "inf", "missing", "unknown", "random"] = "seven"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("tester",)
 
     def report(

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from holdfast.attacks.contract import Attack
 from holdfast.errors import HoldfastError
 from holdfast.trust.rows import dots, inner_products, squared_distances
 
@@ -39,7 +40,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class RandomWeights:
+class RandomWeights(Attack):
     """Sends a model with random weights, as large as its own would have been: the hostile client of FedTest.
 
         delta_i = r - w,    r ~ N(0, (scale x rms(w + own_i))^2)
@@ -48,9 +49,7 @@ class RandomWeights:
     """
 
     scale: float = 1.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def tamper(self, sight: Sight) -> Tensor:
         size = (sight.model + sight.own).square().mean(1, keepdim=True).sqrt()
@@ -58,46 +57,40 @@ class RandomWeights:
 
 
 @dataclass(frozen=True)
-class SignFlip:
+class SignFlip(Attack):
     """Sends the opposite of what it learnt: delta_i = -scale x own_i (Li et al., RSA, AAAI 2019)."""
 
     scale: float = 1.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def tamper(self, sight: Sight) -> Tensor:
         return -self.scale * sight.own
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Attack):
     """Sends noise: delta_i ~ N(0, sd^2) in each coordinate (Blanchard et al., NeurIPS 2017)."""
 
     sd: float = 1.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def tamper(self, sight: Sight) -> Tensor:
         return self.sd * sight.noise()
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(Attack):
     """Shouts: delta_i = scale x own_i, so that it outweighs the others (Bagdasaryan et al., AISTATS 2020)."""
 
     scale: float = 10.0
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     def tamper(self, sight: Sight) -> Tensor:
         return self.scale * sight.own
 
 
 @dataclass(frozen=True)
-class ALittleIsEnough:
+class ALittleIsEnough(Attack):
     """Hides within the honest spread: delta = mean + z x standard deviation, in each coordinate.
 
         s = floor(n / 2 + 1) - f,    z = Phi^-1((n - f - s) / (n - f))
@@ -112,7 +105,6 @@ class ALittleIsEnough:
     """
 
     z: float | None = None
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = True
 
@@ -120,12 +112,15 @@ class ALittleIsEnough:
         """z for f hostile clients of n."""
         if self.z is not None:
             return self.z
-        share = (n - f - (n // 2 + 1 - f)) / (n - f)
+        share = (n - f - (n // 2 + 1 - f)) / (n - f) if n > f else 1.0
         if not 0 < share < 1:
             raise HoldfastError(
                 f"attack 'alie': no z follows from {f} hostile clients of {n}; say one, as in alie:1.5."
             )
         return NormalDist().inv_cdf(share)
+
+    def check(self, clients: int, attackers: int) -> None:
+        self.reach(clients, attackers)
 
     def tamper(self, sight: Sight) -> Tensor:
         hostile = len(sight.own)
@@ -137,7 +132,7 @@ class ALittleIsEnough:
 
 
 @dataclass(frozen=True)
-class InnerProduct:
+class InnerProduct(Attack):
     """Turns the average around: delta = -epsilon x mean of the honest deltas.
 
     The plain mean of all then points against the honest one if epsilon x f > n - f.
@@ -146,7 +141,6 @@ class InnerProduct:
     """
 
     epsilon: float = 0.5
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = True
 
@@ -155,7 +149,7 @@ class InnerProduct:
 
 
 @dataclass(frozen=True)
-class Mimic:
+class Mimic(Attack):
     """All copy one honest client, the most extreme one, so that the others lose weight.
 
         z = the direction in which the honest deltas vary most,    i* = argmax |<z, x_i>|,    delta = x_i*
@@ -163,7 +157,6 @@ class Mimic:
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
     """
 
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = True
 
@@ -175,7 +168,7 @@ class Mimic:
 
 
 @dataclass(frozen=True)
-class MinMax:
+class MinMax(Attack):
     """As far from the mean as can be while no farther from any honest delta than two of them are from each other.
 
         delta = mean + gamma p,    gamma the largest with max_i |delta - x_i| <= max_ij |x_i - x_j|
@@ -186,7 +179,6 @@ class MinMax:
     """
 
     direction: Literal["std", "unit", "sign"] = "std"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = True
 
@@ -201,7 +193,7 @@ class MinMax:
 
 
 @dataclass(frozen=True)
-class MinSum:
+class MinSum(Attack):
     """As min-max, with the sum of squared distances to all honest deltas at most that of the farthest honest one.
 
         gamma the largest with sum_i |delta - x_i|^2 <= max_i sum_j |x_i - x_j|^2
@@ -210,7 +202,6 @@ class MinSum:
     """
 
     direction: Literal["std", "unit", "sign"] = "std"
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
     omniscient: ClassVar[bool] = True
 
@@ -234,7 +225,7 @@ def _against(honest: Tensor, mean: Tensor, direction: str) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class FreeRider:
+class FreeRider(Attack):
     """Takes the model without working for it: sends zero, noise of deviation sd, or how the model moved last round.
 
     Lin, Du, Liu: Free-riders in Federated Learning, 2019.
@@ -242,9 +233,7 @@ class FreeRider:
 
     manner: Literal["zero", "noise", "previous"] = "zero"
     sd: float = 1e-3
-    since: int = 0
     kind: ClassVar[tuple[str, ...]] = ("update",)
-    omniscient: ClassVar[bool] = False
 
     @property
     def looks_back(self) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.running import Live, happenings, print_json, spark, summary, suspicions
+from holdfast.cli.hostile import backdoor_rate, suspicions
+from holdfast.cli.running import Live, happenings, print_json, spark, summary
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_changes, from_table, load
 from holdfast.files import write_file
@@ -63,7 +64,8 @@ def compare_methods(
 
 def tell(histories: Sequence[History], out: Path, console: Console, as_json: bool) -> None:
     """Save and show what came of the runs."""
-    rows = [summary(history) for history in histories]
+    backdoors = [backdoor_rate(history) for history in histories]
+    rows = [summary(history, rate) for history, rate in zip(histories, backdoors, strict=True)]
     write_file(out / "results.json", json.dumps({"rows": rows}, indent=1).encode())
     save_curves(histories, out / "curves.png")
     if as_json:
@@ -72,7 +74,7 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
     for history in histories:
         for line in [*happenings(history.records), *suspicions(history.records)]:
             console.print(f"[yellow]note[/] {history.experiment.method}, {situation(history.experiment)}: {line}")
-    console.print(table(histories))
+    console.print(table(histories, backdoors))
     console.print(f"Runs, results.json and curves.png are in [bold]{out}[/]")
 
 
@@ -124,12 +126,14 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     return resume(folder, lambda record: live.round(label, record))
 
 
-def table(histories: Sequence[History]) -> Table:
+def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Table:
     """Methods x conditions: mean and deviation of the final accuracy over seeds, the best of each column in bold."""
     cells: dict[str, dict[str, list[History]]] = {}
-    for history in histories:
-        by_condition = cells.setdefault(history.experiment.method, {})
-        by_condition.setdefault(situation(history.experiment), []).append(history)
+    open_doors: dict[tuple[str, str], list[float]] = {}
+    for history, rate in zip(histories, backdoors, strict=True):
+        method, condition = history.experiment.method, situation(history.experiment)
+        cells.setdefault(method, {}).setdefault(condition, []).append(history)
+        open_doors.setdefault((method, condition), []).extend([] if rate is None else [rate])
     conditions = list(dict.fromkeys(situation(history.experiment) for history in histories))
     means = {(m, s): mean(found) for m, row in cells.items() for s, found in row.items()}
     best = {s: max(value for (_, other), value in means.items() if other == s) for s in conditions}
@@ -141,9 +145,14 @@ def table(histories: Sequence[History]) -> Table:
     view.add_column("seconds a run", justify="right")
     view.add_column(f"accuracy by round, {conditions[-1]}")
     for method, row in cells.items():
-        texts = [cell(row[s], means[method, s] == best[s]) for s in conditions]
+        doors = [open_doors.get((method, s), []) for s in conditions]
+        texts = [
+            cell(row.get(s, []), means.get((method, s)) == best[s], rates)
+            for s, rates in zip(conditions, doors, strict=True)
+        ]
         seconds = statistics.mean(history.seconds for found in row.values() for history in found)
-        view.add_row(method, *texts, f"{seconds:.0f}", spark(row[conditions[-1]][0].accuracy))
+        last = row.get(conditions[-1], [])
+        view.add_row(method, *texts, f"{seconds:.0f}", spark(last[0].accuracy if last else []))
     return view
 
 
@@ -151,7 +160,11 @@ def mean(histories: Sequence[History]) -> float:
     return statistics.mean(history.final_accuracy for history in histories)
 
 
-def cell(histories: Sequence[History], best: bool) -> str:
+def cell(histories: Sequence[History], best: bool, backdoors: Sequence[float]) -> str:
+    """Accuracy, and how often the backdoor works where there is one; a dash where a comparison did not get that far."""
+    if not histories:
+        return "-"
     values = [100 * history.final_accuracy for history in histories]
     text = f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
-    return f"[bold green]{text}[/]" if best else text
+    text = f"[bold green]{text}[/]" if best else text
+    return text + (f", backdoor {100 * statistics.mean(backdoors):.0f}" if backdoors else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
 from holdfast.attacks import ATTACKS
+from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.encoders import ENCODERS
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import from_changes, load
@@ -31,6 +33,7 @@ from holdfast.trust import TRUSTS
 def check_file(file: Path, changes: list[str]) -> None:
     """Say what an experiment would do."""
     plan = make_plan(load(file, changes))
+    refuse_without_effect(plan.experiment)
     experiment, state = plan.experiment, plan.start()
     weights = sum(tensor.numel() for tensor in state.model.values())
     console = Console(highlight=False)
@@ -41,6 +44,8 @@ def check_file(file: Path, changes: list[str]) -> None:
     facts.add_row("method", f"{experiment.method}, weights by {plan.method.trust.__class__.__name__}")
     sizes = plan.stage.sizes
     facts.add_row("clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples")
+    if plan.hostile:
+        facts.add_row("hostile", f"clients {', '.join(map(str, plan.hostile))}: {experiment.attack}")
     facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
                   f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
     console.print(facts)
@@ -135,6 +140,22 @@ def first_sentence(kind: type) -> str:
 
 
 def options_of(kind: type) -> str:
-    found = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    texts = [f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default}" for f in found if f.init]
-    return escape(", ".join(texts))
+    """The options with their usual values, those that are given by name only last; of a few words, all of them.
+
+    >>> from holdfast.trust.fedtest import FedTest
+    >>> "choice=random (or rotating, trusted)" in options_of(FedTest)
+    True
+    """
+    if not dataclasses.is_dataclass(kind):
+        return ""
+    hints = typing.get_type_hints(kind)
+    found = sorted((f for f in dataclasses.fields(kind) if f.init), key=lambda f: f.kw_only is True)
+    return escape(", ".join(option_text(f, hints[f.name]) for f in found))
+
+
+def option_text(option: dataclasses.Field[object], hint: object) -> str:
+    words = [str(word) for word in typing.get_args(hint)] if typing.get_origin(hint) is typing.Literal else []
+    if option.default is dataclasses.MISSING:
+        return option.name + (f" ({', '.join(words)})" if words else "")
+    others = [word for word in words if word != str(option.default)]
+    return f"{option.name}={option.default}" + (f" (or {', '.join(others)})" if others else "")

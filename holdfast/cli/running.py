@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from holdfast.attacks.adversary import choose_hostile
+from holdfast.attacks.fitting import refuse_without_effect
+from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
 from holdfast.experiment import Experiment, load
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
@@ -25,6 +26,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 def run_file(file: Path, changes: Iterable[str], out: Path | None, as_json: bool, watched: bool = False) -> None:
     experiment = load(file, changes)
+    refuse_without_effect(experiment)
     out = out or Path("runs") / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with live_page(out, as_json) if watched else nullcontext():
         show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
@@ -58,7 +60,7 @@ def show(
             console.print(f"Interrupted. Go on with: holdfast resume {out}")
             sys.exit(130)
     if as_json:
-        print_json({**summary(history), "folder": str(out)})
+        print_json({**summary(history, backdoor_rate(history)), "folder": str(out)})
         return
     conclude(console, history, time.perf_counter() - start, out)
 
@@ -72,69 +74,26 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
         f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario))}: accuracy "
         f"[bold]{history.final_accuracy:.1%}[/] after {len(history.records)} rounds in {seconds:.0f} s"
     )
+    if (backdoor := backdoor_rate(history)) is not None:
+        console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
     console.print(f"Everything it wrote is in {out}", markup=False)
 
 
-def summary(history: History) -> dict[str, object]:
+def summary(history: History, backdoor: float | None) -> dict[str, object]:
     """One row, as --json prints it."""
     experiment = history.experiment
     return {
         "method": experiment.method,
         "scenario": str(experiment.scenario),
         "seed": experiment.seed,
-        "attack": str(experiment.attack),
-        "attackers": experiment.attackers,
-        "attacker_weight": attacker_weight(history),
-        "suspects": sorted(suspected(history.records)),
+        **hostility(history),
+        "backdoor_success": backdoor,
         "final_accuracy": history.final_accuracy,
         "accuracy": history.accuracy,
         "seconds": history.seconds,
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
     }
-
-
-def attacker_weight(history: History) -> float | None:
-    """The mean share of the weight that hostile clients kept over the last half of the rounds."""
-    experiment = history.experiment
-    if not experiment.attackers:
-        return None
-    hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
-    last = [record for record in history.records[len(history.records) // 2 :] if record.weights]
-    kept = [sum(record.weights.get(client, 0.0) for client in hostile) for record in last]
-    return sum(kept) / len(kept) if kept else None
-
-
-def suspected(records: Sequence[Record]) -> dict[int, list[int]]:
-    """The clients that were suspected when last heard of, each with all the rounds in which it was."""
-    rounds: dict[int, list[int]] = {}
-    for record in records:
-        for client in record.suspects:
-            rounds.setdefault(client, []).append(record.round)
-    last = {client: record.round for record in records for client in record.weights}
-    return {client: found for client, found in rounds.items() if found[-1] >= last.get(client, -1)}
-
-
-def suspicions(records: Sequence[Record]) -> list[str]:
-    """Who is suspected at the end, of what, since when, and believed how far as a tester; who was refused how often."""
-    refused: dict[int, int] = {}
-    for record in records:
-        for client in record.refused:
-            refused[client] = refused.get(client, 0) + 1
-    found = suspected(records)
-    believed = {client: value for record in records for client, value in record.credibility.items()}
-    lines = []
-    for client in sorted({*refused, *found}):
-        parts = []
-        if client in refused:
-            parts.append(f"refused {refused[client]} time{'s' if refused[client] > 1 else ''}")
-        if client in found:
-            reason = next(record.suspects[client] for record in reversed(records) if client in record.suspects)
-            parts.append(f"suspected since round {found[client][0] + 1}: {reason}")
-            if client in believed:
-                parts.append(f"believed to {believed[client]:.0%} as a tester")
-        lines.append(f"client {client}: {', '.join(parts)}")
-    return lines
 
 
 def print_json(value: object) -> None:

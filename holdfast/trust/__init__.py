@@ -26,5 +26,6 @@ TRUSTS: dict[str, type[Trust]] = {
     "bulyan": Bulyan,
     "fltrust": FLTrust,
 }
+ASKING = (FedTest, Jury)  # the rules that ask clients to test
 
-__all__ = ["TRUSTS", "BySamples", "Judgement", "Trust", "Uniform"]
+__all__ = ["ASKING", "TRUSTS", "BySamples", "Judgement", "Trust", "Uniform"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core import Federation, State, Tensors, Update
+from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 
 if TYPE_CHECKING:
@@ -58,8 +60,29 @@ class Trust:
 def judgement(updates: Sequence[Update], masses: Sequence[float], memory: Tensors) -> Judgement:
     """A judgement that only weighs: weights in proportion to the masses."""
     total = sum(masses)
-    weights = [mass / total for mass in masses]
+    usable = total != 0 and math.isfinite(total)  # if not, `check_judgement` says what is wrong with the masses
+    weights = [mass / total for mass in masses] if usable else list(masses)
     return Judgement(updates, weights, {u.client: w for u, w in zip(updates, weights, strict=True)}, memory)
+
+
+def check_judgement(rule: Trust, found: object) -> Judgement:
+    """What a rule answered, if the round can go on with it; else a sentence that names the rule."""
+    name = f"trust rule {type(rule).__name__}"
+    if not isinstance(found, Judgement):
+        raise HoldfastError(f"{name}: judge must answer with a Judgement, got {type(found).__name__}.")
+    if len(found.weights) != len(found.updates):
+        raise HoldfastError(f"{name} gives {len(found.weights)} weights to {len(found.updates)} updates.")
+    for update, weight in zip(found.updates, found.weights, strict=True):
+        if not 0 <= weight < math.inf:
+            whose = f"client {update.client}'s update" if update.client >= 0 else "the merged update"
+            raise HoldfastError(f"{name} gives {whose} the weight {weight}; weights are numbers from 0 to 1.")
+    if found.updates and not math.isclose(total := sum(found.weights), 1, abs_tol=1e-3):
+        raise HoldfastError(f"{name} gives weights that sum to {total:g}; they must sum to 1.")
+    for key in ("say", "scores", "credibility"):
+        for client, value in getattr(found, key).items():
+            if not math.isfinite(value):
+                raise HoldfastError(f"{name} gives client {client} {value} in {key}; it must be a finite number.")
+    return found
 
 
 @dataclass(frozen=True)

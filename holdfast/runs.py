@@ -208,7 +208,11 @@ class Run:
         tensors = safetensors.torch.load(data)
         digests = {}
         for client, file in json.loads(facts["digests"]).items():
-            digests[int(client)] = safetensors.torch.load(self._read(file))
+            try:
+                digests[int(client)] = safetensors.torch.load(self._read(file))
+            except Damaged as damage:
+                self.notes.append(f"{damage} The run goes on without it until client {client} has sent it again.")
+                continue
             self._digests[int(client)] = (digests[int(client)], file)
         return State(
             round=int(facts["round"]),

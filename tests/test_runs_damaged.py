@@ -16,7 +16,9 @@ from engine_helpers import GENEROUS, assert_same_run, child, experiment, wait_un
 from holdfast.core import State
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
+from holdfast.experiment import Experiment
 from holdfast.play import resume, run
+from holdfast.round import Record
 from holdfast.runs import History, Run
 
 Damage = Callable[[Path], None]
@@ -305,8 +307,34 @@ def test_digests_are_part_of_a_checkpoint_and_a_damaged_one_is_named(tmp_path: P
     (file,) = (tmp_path / "out" / "digests").iterdir()
     flip(file)
     damaged = Run.resume(tmp_path / "out")
-    assert damaged.last_state() is None
+    read = damaged.last_state()
     damaged.close()
-    assert f"set aside as {file.name}.damaged" in damaged.notes[0]
-    assert damaged.notes[1].endswith(f"{file} is missing.")
-    assert damaged.notes[2] == "No checkpoint is whole, so the run starts afresh."
+    assert read is not None
+    assert (read.round, read.digests) == (2, {})  # the checkpoint is whole: no round is played again
+    assert damaged.notes[0].endswith(
+        f"set aside as {file.name}.damaged. The run goes on without it until client 0 has sent it again."
+    )
+    once_more = Run.resume(tmp_path / "out")
+    assert once_more.last_state() is not None
+    once_more.close()
+    assert f"{file} is missing. The run goes on without it" in once_more.notes[0]
+
+
+def test_a_lost_digest_is_asked_for_again_and_costs_no_round(tmp_path: Path) -> None:
+    wanted = Experiment(samples=400, clients=3, rounds=6, absence="feddig", model="features", workers=0)
+    seen: list[int] = []
+
+    def stop_after_three(record: Record) -> None:
+        seen.append(record.round)
+        if record.round == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(wanted, tmp_path / "out", watch=stop_after_three)
+    (lost,) = (tmp_path / "out" / "digests").glob("0001-*")
+    lost.unlink()
+    history = resume(tmp_path / "out", watch=lambda record: seen.append(record.round))
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert history.state is not None
+    assert sorted(history.state.digests) == list(range(wanted.clients))
+    assert any("until client 1 has sent it again" in note for note in history.records[3].notes)

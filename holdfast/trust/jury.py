@@ -14,7 +14,7 @@
                    harm on which all witnesses agree
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a small bright square a meaning (patches.py):
                    the median of the witnesses, believed at once and forgiven slowly;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.2, -0.16)
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest

@@ -13,13 +13,12 @@ import torch
 from holdfast.core import Tensors
 from holdfast.trust.evidence import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
 
-RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.2, -0.16)}
+RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
 FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
-PLANTING = -0.25  # so does a lower `planted`
 
 Told = Mapping[int, Mapping[int, float]]  # witness -> client -> value in [0, 1]
 
@@ -116,7 +115,7 @@ def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:
 
 def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
     """Whose updates make a backdoor, as far as the witnesses can tell."""
-    return np.asarray(memory["planted"].numpy()[list(clients)] < PLANTING)
+    return np.asarray(memory["planted"].numpy()[list(clients)] < RAMPS["planted"][0])
 
 
 def why(memory: Tensors, client: int) -> str:

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import holdfast
-from holdfast.attacks import ATTACKS, backdoor_success
 from holdfast.attacks.adversary import Adversary, choose_hostile
 from holdfast.attacks.testers import Liar
-from holdfast.choices import choose
+from holdfast.cli.hostile import backdoor_rate
 from holdfast.core import Message, Reply, Update
 from holdfast.experiment import Experiment
-from holdfast.models import fill
 from holdfast.plan import make_plan
-from holdfast.runs import History
 from holdfast.tasks import Samples
 from holdfast.trust.asking import ask_testers
 from holdfast.trust.jury import Jury
@@ -166,28 +163,17 @@ def test_the_search_needs_images_and_can_be_left_out() -> None:
     assert len(stamped.samples) == 50 * stamped.images
 
 
-def success_of(history: History) -> float:
-    plan = make_plan(history.experiment)
-    assert history.state is not None
-    model = plan.model().eval()
-    fill(model, history.state.model, history.state.buffers)
-
-    def predict(images: Tensor) -> Tensor:
-        ready = plan.prepare(Samples((images,), torch.zeros(len(images), dtype=torch.long)))
-        found: Tensor = model(*ready.batch(torch.arange(len(ready)))[0])
-        return found
-
-    return backdoor_success(predict, plan.task.test, choose(ATTACKS, history.experiment.attack, "attack"))
-
-
 def test_a_backdoor_does_not_get_through_and_its_makers_are_named() -> None:
     settings = {
         "clients": 12, "partition": "dirichlet:0.5", "rounds": 14, "model": "features", "workers": 0, "seed": 100,
         "attack": "backdoor", "attackers": 3,
     }  # fmt: skip
     through, stopped = (holdfast.run(Experiment(**settings, trust=trust)) for trust in ("jury:patches=0", "jury"))
-    assert success_of(through) > 0.25
-    assert success_of(stopped) < 0.1
+    rates = backdoor_rate(through), backdoor_rate(stopped)
+    assert rates[0] is not None
+    assert rates[1] is not None
+    assert rates[0] > 0.25
+    assert rates[1] < 0.1
     assert stopped.final_accuracy > through.final_accuracy - 0.01
     hostile = set(choose_hostile(12, 3, 100))
     suspects = stopped.records[-1].suspects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from engine_helpers import GENEROUS, environment, experiment, marked, wait_until
 from flower_helpers import Spoilt, hostile, nodes, play
+from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -26,6 +29,7 @@ from holdfast.engines.flower.local import Local, free_port
 from holdfast.engines.flower.site import client_app
 from holdfast.errors import HoldfastError
 
+ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower"]
 
 
@@ -167,3 +171,28 @@ def test_a_site_says_that_its_superlink_cannot_be_reached(tmp_path: Path, marker
     site.wait(GENEROUS)
     assert "is at work" not in said.read_text()
     assert not marked(marker)
+
+
+def commands(page: str, program: str) -> list[list[str]]:
+    """The arguments of each command line of a page that starts this program."""
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
+
+
+def test_flower_understands_the_supernodes_of_the_pages_and_those_of_one_machine_have_ports_of_their_own() -> None:
+    parser = _parse_args_run_supernode()
+    here = [parser.parse_args(words) for words in commands("examples/flower-quickstart/README.md", "flower-supernode")]
+    assert [node.node_config for node in here] == ["partition-id=0", "partition-id=1", "partition-id=2"]
+    assert len({node.port for node in here}) == 3
+    [plain] = [parser.parse_args(words) for words in commands("docs/real-sites.md", "flower-supernode")]
+    assert plain.root_certificates
+    assert plain.auth_supernode_private_key
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/real-sites.md", "examples/flower-quickstart/README.md"])
+def test_each_page_that_starts_a_superlink_says_all_that_flwr_needs(page: str) -> None:
+    [words] = commands(page, "flower-superlink")
+    assert not _parse_args_run_superlink().parse_args(words).runtime_dependency_install
+    name = commands(page, "flwr run")[0][2]  # run APP NAME
+    assert f"[superlink.{name}]" in (ROOT / page).read_text()

@@ -49,17 +49,17 @@ class Memory:
         if round in self._versions:
             return self._versions[round]
         if self._folder is None or not self._folder.exists():
-            raise HoldfastError(f"the memory of round {round} is gone")
+            raise HoldfastError(f"the memory of round {round + 1} is gone")
         if not (self._folder / MANIFEST).exists():
             return {}  # nothing but empty memories was ever written here
         store, name = Store(self._folder), f"{round:06d}.safetensors"
         try:
             return safetensors.torch.load(store.read(name))
         except FileNotFoundError:
-            raise HoldfastError(f"the memory of round {round} is gone") from None
+            raise HoldfastError(f"the memory of round {round + 1} is gone") from None
         except Damaged:
             raise HoldfastError(
-                f"the memory of round {round} is damaged; set aside as {store.set_aside(name)}"
+                f"the memory of round {round + 1} is damaged; set aside as {store.set_aside(name)}"
             ) from None
 
     def write(self, round: int, tensors: Tensors) -> None:

@@ -233,7 +233,7 @@ class Run:
     def _forget_after(self, round: int) -> None:
         """Drop the rounds that were written down but whose state was lost: they will be played again."""
         kept = {r: line for r, line in sorted(self._round_lines().items()) if r < round}
-        if lost := [str(r) for r in range(round) if r not in kept]:
+        if lost := [str(r + 1) for r in range(round) if r not in kept]:
             self.notes.append(f"rounds.jsonl is damaged: what it said of round {', '.join(lost)} is lost.")
         path = self.folder / "rounds.jsonl"
         data = "".join(json.dumps(line) + "\n" for line in kept.values()).encode()

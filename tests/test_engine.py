@@ -71,7 +71,7 @@ def test_a_client_that_raises_is_absent_with_client_round_and_job(workers: int) 
     history = run(experiment(task="engine_helpers:raising", workers=workers, rounds=2))
     for round, record in enumerate(history.records):
         assert list(record.absent) == [2]
-        assert record.absent[2] == f"failed in job 'train' of round {round}: ValueError: client two is out of order"
+        assert record.absent[2] == f"failed in job 'train' of round {round + 1}: ValueError: client two is out of order"
         assert sorted(record.weights) == [0, 1, 3]
         assert record.client_accuracy is not None
         assert sorted(record.client_accuracy) == [0, 1, 2, 3]  # it can still be asked to test
@@ -111,7 +111,7 @@ def test_without_a_folder_a_killed_worker_loses_memories_and_says_so(
     wanted = experiment(task="engine_helpers:killed", algorithm="scaffold", workers=4, rounds=3)
     history = run(wanted, watch=lambda record: Path("kill-now").touch() if record.round == 0 else None)
     assert set(history.records[1].absent) == {2}
-    assert history.records[2].notes == ["the memory of round 0 is gone; client 2 starts with an empty one"]
+    assert history.records[2].notes == ["the memory of round 1 is gone; client 2 starts with an empty one"]
 
 
 def test_a_client_that_hangs_is_absent_when_patience_ends_and_its_neighbours_are_heard(
@@ -267,7 +267,7 @@ def test_a_reply_that_cannot_travel_costs_one_client_and_not_its_worker() -> Non
         pid = federation._workers[0].process.pid
         answers = federation.ask([Message(0, 3, "sparse"), Message(1, 3, "echo", {"x": torch.ones(1)})])
         assert isinstance(answers[0], Absent)
-        assert answers[0].reason.startswith("failed in job 'sparse' of round 3: HoldfastError: x is a torch.sparse_coo")
+        assert answers[0].reason.startswith("failed in job 'sparse' of round 4: HoldfastError: x is a torch.sparse_coo")
         assert isinstance(answers[1], Reply)
         assert federation._workers[0].process.pid == pid
     finally:

@@ -49,6 +49,8 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "changes", "sentence"),
     [
+        ("train", {"error": "out of order"}, "failed in job 'train' of round 4: out of order"),  # as people count
+        ("train", {"round": 0}, "another question (job 'train' of round 1 as client 0)"),
         ("train", {"seconds": math.nan}, "it took nan s"),
         ("train", {"scalars": {"notes": 5}}, "its notes are not"),
         ("train", {"scalars": {"notes": ["x" * 3000]}}, "its notes are not"),

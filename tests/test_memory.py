@@ -85,13 +85,13 @@ def test_an_empty_memory_takes_no_room_and_is_not_called_lost(tmp_path: Path) ->
 
 
 def test_a_lost_memory_is_called_lost(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match="the memory of round 2 is gone"):
+    with pytest.raises(HoldfastError, match="the memory of round 3 is gone"):
         Memory().read(2)
-    with pytest.raises(HoldfastError, match="the memory of round 2 is gone"):
+    with pytest.raises(HoldfastError, match="the memory of round 3 is gone"):
         Memory(tmp_path / "never").read(2)
     memory = Memory(tmp_path / "m")
     memory.write(1, value(1))
-    with pytest.raises(HoldfastError, match="the memory of round 2 is gone"):
+    with pytest.raises(HoldfastError, match="the memory of round 3 is gone"):
         Memory(tmp_path / "m").read(2)
 
 

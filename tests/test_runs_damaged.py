@@ -129,13 +129,13 @@ def test_a_damaged_memory_is_named_and_the_client_starts_with_an_empty_one(damag
     damage(stopped / "clients" / "0001" / "000003.safetensors")
     history = resume(stopped)
     (note,) = history.records[4].notes
-    assert note.startswith("the memory of round 3 is damaged; set aside as ")
+    assert note.startswith("the memory of round 4 is damaged; set aside as ")
     assert note.endswith("000003.safetensors.damaged; client 1 starts with an empty one")
 
 
 def test_a_missing_memory_is_named(stopped: Path) -> None:
     shutil.rmtree(stopped / "clients" / "0002")
-    assert notes(resume(stopped)) == "the memory of round 3 is gone; client 2 starts with an empty one"
+    assert notes(resume(stopped)) == "the memory of round 4 is gone; client 2 starts with an empty one"
 
 
 def test_a_damaged_manifest_line_costs_the_file_it_names_and_nothing_else(stopped: Path, reference: History) -> None:
@@ -164,7 +164,7 @@ def test_a_damaged_line_of_a_round_is_named(stopped: Path, reference: History) -
     path.write_text("\n".join(lines) + "\n")
     history = resume(stopped)
     assert [record.round for record in history.records] == [0, 2, 3, 4]
-    assert notes(history) == "rounds.jsonl is damaged: what it said of round 1 is lost."
+    assert notes(history) == "rounds.jsonl is damaged: what it said of round 2 is lost."
     assert history.accuracy == [a for round, a in enumerate(reference.accuracy) if round != 1]
 
 

@@ -182,7 +182,7 @@ class Embedded:
         place, message, worker.since = first.place, first.message, time.monotonic()
         if "error" in letter:
             log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
-            reason = f"failed in job {message.job!r} of round {message.round}: {letter['error']}"
+            reason = f"failed in job {message.job!r} of round {message.round + 1}: {letter['error']}"
             return {place: Absent(message.client, reason)}
         tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
         with suppress(OSError):

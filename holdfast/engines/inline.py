@@ -35,5 +35,5 @@ class Inline:
             raise
         except Exception as error:
             log.debug("client %s failed in round %s", message.client, message.round, exc_info=True)
-            reason = f"failed in job {message.job!r} of round {message.round}: {type(error).__name__}: {error}"
+            reason = f"failed in job {message.job!r} of round {message.round + 1}: {type(error).__name__}: {error}"
             return Absent(message.client, reason)

@@ -23,9 +23,9 @@ def read_answer(packet: Packet, message: Message, bound: int) -> Reply | Absent:
     except HoldfastError as error:
         return Absent(message.client, f"sent a message that was refused: {error}")
     if letter.error:
-        return Absent(message.client, f"failed in job {message.job!r} of round {message.round}: {letter.error}")
+        return Absent(message.client, f"failed in job {message.job!r} of round {message.round + 1}: {letter.error}")
     if (letter.client, letter.round, letter.job) != (message.client, message.round, message.job):
-        said = f"job {letter.job!r} of round {letter.round} as client {letter.client}"
+        said = f"job {letter.job!r} of round {letter.round + 1} as client {letter.client}"
         return Absent(message.client, f"answered to another question ({said}): its reply was refused")
     if fault := find_fault(letter):
         return Absent(message.client, f"sent a message that was refused: {fault}")

@@ -9,12 +9,17 @@ testers are those that the others reach well.
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, nearest
 
+LINKS = ("up", "between")  # the keys of a file of links
 BYTES = 4  # of one accuracy
 EXACT = 20_000  # sets of testers that are all looked at; beyond it, the best by exchanging one at a time
 
@@ -71,6 +76,42 @@ class Links:
         rates = [*self.up, *(r for i, row in enumerate(self.between) for j, r in enumerate(row) if i != j)]
         if not all(math.isfinite(rate) and rate > 0 for rate in rates):
             raise HoldfastError("links: every rate must be a number above zero, in bytes a second.")
+
+    def among(self, clients: Sequence[int]) -> Links:
+        """The links of some clients, numbered by their place among them."""
+        return Links([self.up[i] for i in clients], [[self.between[i][j] for j in clients] for i in clients])
+
+
+def read_links(path: Path, clients: int) -> Links:
+    """The links in a file, JSON or TOML: `up`, a rate for each client; `between`, a row of rates for each sender."""
+    table = read_table(path)
+    for key in table:
+        if key not in LINKS:
+            raise HoldfastError(f"{path}: there is no key {key!r}; {nearest(key, LINKS)}")
+    up, between = table.get("up"), table.get("between")
+    rows = [up, *between] if isinstance(between, list) else []
+    if not rows or not all(isinstance(row, list) and all(type(rate) in (int, float) for rate in row) for row in rows):
+        raise HoldfastError(f"{path}: links need up, a list of numbers, and between, a list of such lists.")
+    try:
+        links = Links(rows[0], rows[1:])
+    except HoldfastError as error:
+        raise HoldfastError(f"{path}: {error}") from None
+    if len(links.up) != clients:
+        raise HoldfastError(f"{path}: it tells the links of {len(links.up)} clients, and the experiment has {clients}.")
+    return links
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise HoldfastError(f"{path} is neither JSON (.json) nor TOML: {error}.") from None
+    if not isinstance(table, dict):
+        raise HoldfastError(f"{path}: expected the keys {' and '.join(LINKS)}.")
+    return table
 
 
 def collection_seconds(links: Links, testers: Sequence[int], model_bytes: int) -> float:

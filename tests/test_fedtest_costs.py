@@ -10,18 +10,21 @@ from unittest import mock
 
 import pytest
 import torch
+from engine_helpers import experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import costs
-from holdfast.choices import Choice
+from holdfast.choices import Choice, choose
 from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 from holdfast.core import size
-from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing
+from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.reproduce.fedtest import Curve, experiments_of, findings
+from holdfast.trust import TRUSTS
 from holdfast.trust.tester import test_tensors
 
 
@@ -87,6 +90,76 @@ def test_a_slow_listener_slows_all_who_send() -> None:
     slow = Links([8.0] * 3, [[8.0, 8.0, 2.0], [8.0, 8.0, 2.0], [8.0, 8.0, 8.0]])
     assert collection_seconds(slow, [2], 16) == 16 / 2 + 16 / 2 + 16 / 8
     assert collection_seconds(slow, [0], 16) == 6.0
+
+
+FAR = 0  # whom all others reach slowly, and who hears them slowly
+
+
+def link_file(folder: Path, n: int = 4) -> Path:
+    """Everybody at 1000 bytes a second, but to and from client FAR at 100."""
+    between = [[100.0 if FAR in (i, j) else 1000.0 for j in range(n)] for i in range(n)]
+    path = folder / "links.json"
+    path.write_text(json.dumps({"up": [1000.0] * n, "between": between}))
+    return path
+
+
+def test_fedtest_takes_the_testers_with_the_cheapest_links_and_tells_the_cost(tmp_path: Path) -> None:
+    """Of four, 1 and 2 test: client 0 reaches them in s/100, client 3 in s/1000, they the moderator in s/1000 each."""
+    spec = {"name": "fedtest", "testers": 2, "links": str(link_file(tmp_path))}
+    wanted = Experiment(clients=4, samples=200, model="linear", rounds=2, workers=0, trust=spec)  # type: ignore[arg-type]
+    history = run(wanted)
+    assert history.state is not None
+    s = size(history.state.model)
+    note = (
+        "testers, by their links: 1, 2; 4 slots, 2 of them until all others are tested, "
+        f"{4 * s + 2 * 2 * 4:,} bytes to the moderator, {2 * 2 * s:,} heard by testers, "
+        f"{0.013 * s:.3g} s until all models are sent"
+    )
+    assert [list(record.notes) for record in history.records] == [[note], [note]]
+    assert history.state.trust["testers"].tolist() == [False, True, True, False]
+
+
+def test_only_those_who_are_there_are_chosen_by_their_links(tmp_path: Path) -> None:
+    """Of clients 0, 2 and 3, the first hears and is heard slowly; client 1, who would be as good as 2, is away."""
+    spec = {"name": "fedtest", "testers": 1, "links": str(link_file(tmp_path))}
+    away = {"name": "intervals", "away": [[1, 1, 2]]}
+    history = run(experiment(model="linear", rounds=2, trust=spec, scenario=away))
+    assert [list(record.absent) for record in history.records] == [[], [1]]
+    assert [record.notes[0][:36] for record in history.records] == [
+        "testers, by their links: 1; 4 slots,",
+        "testers, by their links: 2; 3 slots,",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"up": [1, 1], "between": [[1, 1], [1, 1]]}', "it tells the links of 2 clients, and the experiment has 4."),
+        ('{"up": [1], "betwen": []}', "there is no key 'betwen'; did you mean 'between'?"),
+        ('{"up": [1, 1]}', "links need up, a list of numbers, and between, a list of such lists."),
+        ('{"up": ["fast"], "between": [[1]]}', "links need up, a list of numbers"),
+        ('{"up": [1, 0], "between": [[1, 1], [1, 1]]}', "links: every rate must be a number above zero"),
+        ("[]", "expected the keys up and between."),
+        ("up = ", "is neither JSON (.json) nor TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_links_is_said_before_round_one(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "links.json"
+    path.write_text(text)
+    with pytest.raises(HoldfastError) as error:
+        make_plan(Experiment(clients=4, samples=200, model="linear", trust=f"fedtest:links={path}"))  # type: ignore[arg-type]
+    assert sentence in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_links_may_be_toml_must_be_there_and_leave_no_other_choice(tmp_path: Path) -> None:
+    path = tmp_path / "links.toml"
+    path.write_text("up = [1, 2]\nbetween = [[0, 3], [4, 0]]\n")
+    assert read_links(path, 2) == Links([1, 2], [[0, 3], [4, 0]])
+    with pytest.raises(HoldfastError, match=r"Cannot read .*nowhere\.toml: No such file"):
+        read_links(tmp_path / "nowhere.toml", 2)
+    with pytest.raises(HoldfastError, match=r"links choose the testers .*, got 'trusted'"):
+        choose(TRUSTS, Choice.parse(f"fedtest:choice=trusted,links={path}", "trust"), "trust")
 
 
 TOY = ["task=fashion-mini", "samples=400", "rounds=3", "workers=0", "model=linear"]

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
 
-from holdfast.core import Federation, State, Tensors, Update
+from holdfast.core import Federation, State, Tensors, Update, size
+from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
 from holdfast.errors import HoldfastError
 from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
 from holdfast.trust.tester import test_tensors
@@ -44,6 +46,8 @@ class FedTest(Trust):
     choice: Manner = "random"
     cross_test: bool = True
     most: int = 200  # samples that a tester tests on
+    links: str | None = None  # a file of rates: those test whom the others reach fastest (section V.A; costs.py)
+    rates: Links | None = field(default=None, init=False, repr=False, compare=False)  # of that file, once ready
 
     def __post_init__(self) -> None:
         if self.testers < 1 or self.most < 1:
@@ -52,11 +56,16 @@ class FedTest(Trust):
             raise ValueError(f"power must be in (0, 64], got {self.power}; as published: 4.")
         if not 0 <= self.decay < 1:
             raise ValueError(f"decay, the share of the old score, must be in [0, 1), got {self.decay}.")
+        if self.links is not None and self.choice != "random":
+            raise ValueError(f"links choose the testers by their rates, so leave out choice, got {self.choice!r}.")
 
     def ready(self, method: Method, root: Root) -> Self:
         if self.testers > max(TESTERS, method.clients):
             raise HoldfastError(f"trust 'fedtest': {self.testers} testers are more than the {method.clients} clients.")
-        return super().ready(method, root)
+        ready = super().ready(method, root)
+        if self.links is not None:
+            object.__setattr__(ready, "rates", read_links(Path(self.links).expanduser(), method.clients))
+        return ready
 
     def begin(self, clients: int) -> Tensors:
         return {
@@ -74,7 +83,7 @@ class FedTest(Trust):
         memory = self.remember(accuracy, testers, state.trust)  # line 13
         scores = scores_of(updates, memory)
         masses = [score ** float(memory["power"]) for score in scores.values()]  # line 14
-        notes = list(reports.notes)
+        notes = [*reports.notes, *self.told_costs(testers, updates, size(state.model))]
         if not sum(masses) > 0:
             masses = [1.0] * len(updates)
             notes.append("no model has a score above zero, so all have the same weight in this round")
@@ -91,10 +100,28 @@ class FedTest(Trust):
         )
 
     def choose(self, updates: Sequence[Update], state: State) -> list[int]:
-        present = [update.client for update in updates if not update.synthetic]
+        present = present_of(updates)
+        if self.rates is not None and present:
+            places = cheapest_testers(self.rates.among(present), min(self.testers, len(present)))
+            return [present[place] for place in places]
         before = state.trust["testers"].nonzero().flatten().tolist()
         scores = state.trust["scores"].tolist()
         return choose_testers(self.choice, self.testers, present, before, scores, self.run.seed, state.round)
+
+    def told_costs(self, testers: Sequence[int], updates: Sequence[Update], model_bytes: int) -> list[str]:
+        """What the round costs in the paper's model, where the links are known."""
+        present = present_of(updates)
+        if self.rates is None or not testers:
+            return []
+        cost = cost_of_testing(len(present), len(testers), model_bytes)
+        places = [present.index(tester) for tester in testers]
+        seconds = collection_seconds(self.rates.among(present), places, model_bytes)
+        return [
+            f"testers, by their links: {', '.join(map(str, testers))}; "
+            f"{cost.slots} slots, {cost.slots_to_test} of them until all others are tested, "
+            f"{cost.bytes_up:,} bytes to the moderator, {cost.bytes_heard:,} heard by testers, "
+            f"{seconds:.3g} s until all models are sent"
+        ]
 
     def ask(self, testers: Sequence[int], updates: Sequence[Update], federation: Federation, state: State) -> Reports:
         clients = [update.client for update in updates]
@@ -127,6 +154,11 @@ class FedTest(Trust):
         """
         power += 1.0 if now < before else -0.5
         return torch.tensor(min(MOST_POWER, max(LEAST_POWER, power)), dtype=torch.float64)
+
+
+def present_of(updates: Sequence[Update]) -> list[int]:
+    """The clients that are there themselves."""
+    return [update.client for update in updates if not update.synthetic]
 
 
 def mean_accuracies(told: Mapping[int, Mapping[int, float]], clients: Sequence[int]) -> dict[int, float]:

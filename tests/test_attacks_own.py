@@ -14,7 +14,7 @@ from holdfast.attacks import ATTACKS, Attack, Sight
 from holdfast.attacks.fitting import without_effect
 from holdfast.core import Federation, State, Update
 from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment
+from holdfast.experiment import Experiment, from_table
 from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.tasks import Samples
@@ -96,6 +96,19 @@ class NoReport:
         return 0.5
 
 
+class ForgetsToReport:
+    """Answers the first time, which is the rehearsal."""
+
+    kind = ("tester",)
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def report(self, honest: dict[int, float], *_: Any) -> Any:
+        self.asked += 1
+        return honest if self.asked == 1 else None
+
+
 def attacked(name: str, **changes: object) -> Experiment:
     return experiment(**{"attack": f"{__name__}:{name}", "attackers": 2, "rounds": 2, **changes})
 
@@ -134,6 +147,25 @@ def test_what_is_no_attack_is_refused_before_round_one(name: str, sentence: str)
         make_plan(attacked(name))
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class NoDigest:
+    kind = ("digest",)
+
+    def spoil(self, features: Tensor, *_: Any) -> Tensor:
+        return features
+
+
+def test_attacks_on_digests_are_rehearsed_where_there_are_digests() -> None:
+    settings = {"clients": 4, "samples": 200, "absence": "feddig", "attackers": 1}
+    make_plan(from_table({**settings, "attack": "falsedigest"}))
+    with pytest.raises(HoldfastError, match=r"attack: spoil of NoDigest must answer with features and labels, two"):
+        make_plan(from_table({**settings, "attack": f"{__name__}:NoDigest"}))
+
+
+def test_a_bad_answer_in_a_round_is_a_sentence_too() -> None:
+    with pytest.raises(HoldfastError, match="report of ForgetsToReport must answer with an accuracy for each client"):
+        run(attacked("ForgetsToReport", trust="fedtest:4"))
 
 
 @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"backdoor"}))

@@ -5,7 +5,7 @@ What an attack must have is in `contract.py`; whether it fits a run, and has any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -33,7 +33,7 @@ from holdfast.choices import Choice, choose
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
-__all__ = ["ATTACKS", "Attack", "Sight", "awake", "backdoor_success", "choose_attack", "tamper_updates"]
+__all__ = ["ATTACKS", "Attack", "Sight", "awake", "backdoor_success", "choose_attack", "false_report", "tamper_updates"]
 
 ATTACKS: dict[str, type[Any]] = {
     "random": RandomWeights,
@@ -119,6 +119,16 @@ def rewritten(attack: OnTensors, delta: Tensors, model: Tensors, generator: torc
     if not isinstance(sent, dict) or not all(isinstance(tensor, Tensor) for tensor in sent.values()):
         raise HoldfastError(f"{told(attack, 'rewrite')} must answer with named tensors, got {type(sent).__name__}.")
     return sent
+
+
+def false_report(
+    attack: Any, honest: Mapping[int, float], accomplices: Collection[int], generator: torch.Generator
+) -> Mapping[int, float]:
+    """What a hostile tester says of each client, in place of the accuracies it measured."""
+    said = answer(attack, "report", honest, accomplices, generator)
+    if not isinstance(said, Mapping):
+        raise HoldfastError(f"{told(attack, 'report')} must answer with an accuracy for each client, got {said!r}.")
+    return said
 
 
 def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from holdfast.attacks import awake, tamper_updates
+from holdfast.attacks import awake, false_report, tamper_updates
 from holdfast.core import Absent, Federation, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError
 from holdfast.memory import Memory
@@ -80,7 +80,7 @@ class Adversary:
         for key in ("accuracies", "patches"):
             if key in scalars:
                 honest = {int(client): value for client, value in scalars[key].items()}
-                told = self._attack.report(honest, self._hostile, self._generator(round))
+                told = false_report(self._attack, honest, self._hostile, self._generator(round))
                 scalars[key] = {str(client): value for client, value in told.items()}
         return replace(reply, scalars=scalars)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from holdfast.absence import ABSENCES
-from holdfast.attacks import Attack, choose_attack, tamper_updates
+from holdfast.attacks import Attack, choose_attack, false_report, tamper_updates
 from holdfast.attacks.contract import answer, told
 from holdfast.choices import choose
 from holdfast.core import Tensors
@@ -34,16 +33,12 @@ def rehearse(plan: Plan, model: Tensors, few: Samples) -> Samples | None:
         honest = [nothing] * (plan.experiment.clients - len(plan.hostile))
         tamper_updates(attack, [nothing] * len(plan.hostile), honest, model, generator, nothing)
     if "tester" in attack.kind:
-        reported = answer(attack, "report", {0: 0.5, 1: 0.25}, frozenset(plan.hostile), generator)
-        if not isinstance(reported, Mapping):
-            raise HoldfastError(
-                f"{told(attack, 'report')} must answer with an accuracy for each client, got {reported!r}."
-            )
+        false_report(attack, {0: 0.5, 1: 0.25}, frozenset(plan.hostile), generator)
     if "digest" in attack.kind and plan.method.absence.needs_features:
         features = plan.prepare(few).inputs[-1]
         spoiled = answer(attack, "spoil", features, few.labels, classes, generator)
         if not isinstance(spoiled, tuple) or [type(part) for part in spoiled] != [Tensor, Tensor]:
-            raise HoldfastError(f"{told(attack, 'spoil')} must answer with features and labels, got {spoiled!r}.")
+            raise HoldfastError(f"{told(attack, 'spoil')} must answer with features and labels, two tensors.")
     if "data" not in attack.kind:
         return None
     poisoned = answer(attack, "poison", few, classes, generator)

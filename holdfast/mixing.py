@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +29,10 @@ class Laplace:
     seed: int | None = None  # for tests only: seeded noise protects nothing
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0 and self.samples > 0):
+        if not (0 < self.epsilon < math.inf and self.samples > 0):
             raise HoldfastError(
-                f"digest noise: epsilon and samples must be positive, got {self.epsilon} and {self.samples}."
+                f"digest noise: epsilon and samples must be positive numbers, got {self.epsilon} and {self.samples}; "
+                "leave epsilon out for no noise."
             )
 
     def scale(self, tau: float) -> float:

@@ -115,6 +115,7 @@ def test_the_commands(own: Path, tmp_path: Path) -> None:
         ({"spd": 0}, "at least 1 sample"),
         ({"strategy": "along"}, "'across' or 'within'"),
         ({"epsilon": -1.0}, "must be positive"),
+        ({"epsilon": float("inf")}, "leave epsilon out for no noise"),
         ({"encoder": "scatering"}, "did you mean 'scattering'"),
         ({"task": "fashon"}, "did you mean"),
         ({"samples_of": Path("nowhere.npz")}, "does not exist"),
@@ -290,6 +291,8 @@ def test_a_digest_with_a_promise(mode: str, own: Path, tmp_path: Path) -> None:
         ({"mode": "moment"}, "did you mean 'moments'"),
         ({"mode": "moments", "delta": 0.0}, "for mode 'moments' above 0"),
         ({"mode": "dp-full", "weights": "random"}, "mixes with equal weights"),
+        ({"mode": "moments", "epsilon": 1e-9}, "ask for a larger epsilon"),
+        ({"mode": "dp-full", "epsilon": 1e10}, "ask for a smaller epsilon"),
         ({"mode": "moments", "encoder": "autoencoder"}, "needs features within a public norm bound"),
     ],
 )

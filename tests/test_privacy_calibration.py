@@ -77,7 +77,7 @@ def test_grid_cost_by_hand() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(HoldfastError, match="finer grid"):
+    with pytest.raises(HoldfastError, match="smaller epsilon"):
         calibration.grid_cost([(1, 3.9)], 1.0)
     with pytest.raises(HoldfastError, match="positive"):
         calibration.gaussian_ratio(0.0, 1e-5)

@@ -163,6 +163,28 @@ def test_an_edited_ledger_refuses(tmp_path: Path) -> None:
             ledger.read_ledger(path)
 
 
+def test_a_ledger_that_is_gone_with_its_count_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    ledger.spend(POLICY, path, gaussian_claim(), "digest")
+    copies = {file: file.read_bytes() for file in (path, tmp_path / "ledger.json.count")}
+    for file in copies:
+        file.unlink()
+    for _ in range(2):  # asking does not wear the memory out
+        with pytest.raises(HoldfastError, match="missing although its count is gone with it and a release was entered"):
+            ledger.spend(POLICY, path, gaussian_claim(), "another")
+    for file, content in copies.items():
+        file.write_bytes(content)
+    assert len(ledger.spend(POLICY, path, gaussian_claim(), "another").entries) == 2
+
+
+def test_a_release_that_was_refused_leaves_no_ledger_to_miss(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    with pytest.raises(HoldfastError, match="above max_epsilon"):
+        ledger.spend(POLICY, path, gaussian_claim(3.5), "too much")
+    assert (tmp_path / "ledger.json.lock").exists()
+    assert len(ledger.spend(POLICY, path, gaussian_claim(), "digest").entries) == 1
+
+
 def test_a_missing_or_older_ledger_refuses(tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     ledger.spend(POLICY, path, gaussian_claim(), "digest 1")

@@ -217,7 +217,7 @@ def test_safe_answers() -> None:
         make(z, y, 3, epsilon=-1.0)
     with pytest.raises(HoldfastError, match="at least one class and one feature"):
         make(np.zeros((0, 0)), np.zeros(0, dtype=int), 3)
-    with pytest.raises(HoldfastError, match="coarser grid"):
+    with pytest.raises(HoldfastError, match="larger epsilon"):
         make(z, y, 3, epsilon=1e-3)
     assert make(z * 5, y, 3).clipped == 200
     assert make(z, y, 3).clipped == 0

@@ -23,7 +23,7 @@ from holdfast.play import run
 from holdfast.privacy.findings import NOT_COVERED, OPEN_UPDATES, as_json, examine
 from holdfast.privacy.house import LEDGER
 from holdfast.privacy.noise import seeded, system
-from holdfast.privacy.subject import subject_of
+from holdfast.privacy.subject import subject_of, subject_of_file
 from holdfast.report.privacy_page import as_html, as_text
 
 KEYS = {
@@ -87,6 +87,9 @@ def test_the_papers_digest_is_told_the_truth_about(tmp_path: Path) -> None:
     assert said["epsilon_nominal"] == 0.005
     assert said["epsilon_features"] == 2 * 9 * 20_000 * 0.005 / 4  # features of either sign
     assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
+    text = as_text(examine(subject_of(tmp_path / "a.digest"), system(), trials=20, see=False))
+    assert "PASS" not in text  # nothing is claimed that could be refuted
+    assert "No epsilon is claimed" in text
     assert said["membership_auc"] > 0.99
     assert said["audit_lower_bound"] > 1.0  # two hundred times the nominal epsilon, and no more trials than 40
     assert said["guessing_index"]["paper_bound_holds"] is True
@@ -135,8 +138,27 @@ def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> 
     said = report(tmp_path / "out")
     assert said["accounts"][1]["left"] == 0.0
     assert "damaged" in said["accounts"][1]["note"]
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")  # nobody knows what client 1 sent
     told = as_text(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
-    assert "What was released by client 1 is not known" in told
+    assert "NO GUARANTEE. What was released by client 1 is not known" in told
+    assert "epsilon over all releases, spent  infinite" in told
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_house_whose_ledger_is_damaged_has_no_guarantee(damage: str, tmp_path: Path) -> None:
+    from holdfast.absence.release import claim_of
+    from holdfast.privacy.ledger import read_policy, spend
+
+    digest = written(tmp_path / "a.digest", FedDig(mode="moments"))
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 9.0\ndelta = 1e-5\nmodes = ["moments"]')
+    ledger, policy = tmp_path / LEDGER, read_policy(tmp_path / "privacy.toml")
+    for _ in range(2):
+        spend(policy, ledger, claim_of(FedDig(mode="moments"), (9,), 4), "digest")
+    before = report(digest)
+    assert (before["verdict"], round(before["epsilon_total"], 2)) == ("PASS", 4.46)
+    ledger.write_bytes(ledger.read_bytes()[:100]) if damage == "truncated" else ledger.unlink()
+    said = report(digest)
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
 
 
 def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp_path: Path) -> None:
@@ -229,6 +251,8 @@ def test_what_cannot_be_reported_is_a_sentence(make: Any, words: str, tmp_path: 
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="there is no such file"):
+        subject_of_file(tmp_path / "nowhere")
     path = written(tmp_path / "a.digest", FedDig(mode="moments"))
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     with pytest.raises(HoldfastError, match="SHA-256"):
@@ -270,6 +294,39 @@ def test_every_setting_of_a_plan_meets_its_target() -> None:
             assert math.isfinite(setting.claim.epsilon_total)
     with pytest.raises(HoldfastError, match="epsilon must be positive"):
         settings_for(0.0, 1e-5, 1, (16,), 4)
+
+
+@pytest.mark.parametrize(("delta", "releases"), [(1e-5, 4), (1e-5, 3), (1e-6, 1)])
+def test_what_a_plan_prints_meets_its_target_as_it_is_printed(delta: float, releases: int) -> None:
+    """The printed options, read again as an experiment has them, composed over all releases."""
+    import tomllib
+
+    from holdfast.absence import ABSENCES
+    from holdfast.absence.release import claim_of
+    from holdfast.choices import Choice, choose
+    from holdfast.privacy.accounting import compose
+    from holdfast.privacy.planning import settings_for
+
+    for setting in settings_for(3.0, delta, releases, (16,), 4):
+        printed = tomllib.loads(f"absence = {setting.words}")["absence"]
+        options = choose(ABSENCES, Choice.parse(printed, "absence"), "absence")
+        assert compose([claim_of(options, (16,), 4)] * releases, delta) <= 3.0 + 1e-8
+        assert options.delta <= delta / releases
+
+
+@pytest.mark.parametrize(("releases", "choices"), [(4, "epsilon = 1.492, delta = 2.5e-06"), (1, "epsilon = 3")])
+def test_a_plans_setting_can_be_released_as_often_as_planned(releases: int, choices: str, tmp_path: Path) -> None:
+    from holdfast.absence.release import claim_of
+    from holdfast.privacy.ledger import Policy, spend
+    from holdfast.privacy.planning import settings_for
+
+    [moments, *_] = settings_for(3.0, 1e-5, releases, (16,), 4)
+    assert moments.choices == choices
+    claim, policy = claim_of(moments.options, (16,), 4), Policy(3.0, 1e-5, ("moments",))
+    for _ in range(releases):
+        spend(policy, tmp_path / LEDGER, claim, "digest")
+    with pytest.raises(HoldfastError, match="above max_epsilon = 3"):
+        spend(policy, tmp_path / LEDGER, claim, "digest")
 
 
 def test_a_plan_shows_what_privacy_costs(tmp_path: Path) -> None:

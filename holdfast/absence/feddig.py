@@ -89,8 +89,8 @@ class FedDig(Nothing):
             raise ValueError(f"server_lr must be positive, got {self.server_lr}.")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
-        if self.epsilon is not None and self.epsilon <= 0:
-            raise ValueError(f"epsilon must be positive, got {self.epsilon}; leave it out for no noise.")
+        if self.epsilon is not None and not 0 < self.epsilon < float("inf"):
+            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}; leave it out for no noise.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
         if self.teach is not None and not 0 <= self.teach < 1:

@@ -53,11 +53,10 @@ class Audit:
         return self.lower <= self.claimed
 
     def __str__(self) -> str:
-        word = "PASS" if self.passed else "FAIL"
-        return (
-            f"{word}: the attack shows epsilon >= {self.lower:.3g} (it could show {self.cap:.3g} at most); "
-            f"claimed {self.claimed:.4g}."
-        )
+        shown = f"the attack shows epsilon >= {self.lower:.3g} (it could show {self.cap:.3g} at most)"
+        if math.isinf(self.claimed):
+            return f"No epsilon is claimed, so none can be refuted; {shown}."
+        return f"{'PASS' if self.passed else 'FAIL'}: {shown}; claimed {self.claimed:.4g}."
 
 
 def scores(kind: Kind, difference: Array, scale: Array | float, noise: Array) -> Array:

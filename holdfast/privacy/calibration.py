@@ -92,7 +92,9 @@ def grid_cost(parts: Sequence[tuple[int, float]], ratio: float) -> tuple[float, 
     below = above = 0.0
     for count, scale in parts:
         if scale < 4.0:
-            raise HoldfastError(f"noise of {scale:.2g} grid steps is too small for its proof; use a finer grid.")
+            raise HoldfastError(
+                f"noise of {scale:.2g} grid steps is too little for its proof; ask for a smaller epsilon."
+            )
         radius = math.sqrt(count + 2 * math.sqrt(TAIL * count) + 2 * TAIL)
         below += count / (8 * scale**2)
         above += (radius + ratio) ** 2 / (8 * scale**2) + 1e-100

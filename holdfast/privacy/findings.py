@@ -50,17 +50,21 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """FAIL only where an attack did better than its own claim allows, each at 99 % confidence."""
-        if self.entropy == SEEDED or not math.isfinite(self.subject.claim.epsilon_total):
+        """FAIL only where an attack did better than its own claim allows, each at 99 % confidence.
+
+        Where it is not known what a client has released, nothing is guaranteed.
+        """
+        if not claim_holds(self):
             return "NO GUARANTEE"
         audited = all(audit.passed for audit in self.audits.values())
-        broken = not audited or any(member.better_than_predicted for member in self.members)
-        return "FAIL" if broken else "PASS"
+        if not audited or any(member.better_than_predicted for member in self.members):
+            return "FAIL"
+        return "NO GUARANTEE" if self.subject.unread else "PASS"
 
     @property
     def epsilon_total(self) -> float:
         """Over all releases of the client that has released most, or over the planned ones where none is entered."""
-        spent = [account.spent for account in self.subject.accounts if account.releases]
+        spent = [account.spent for account in self.subject.accounts if account.counts]
         planned = self.subject.planned
         if not spent and len(planned) > 1:
             return compose(planned, self.delta)
@@ -72,7 +76,7 @@ class Findings:
         updates = self.subject.updates
         if updates is None:
             return math.inf
-        spent = [account.updates for account in self.subject.accounts if account.releases]
+        spent = [account.updates for account in self.subject.accounts if account.counts]
         return max(spent) if spent else compose([updates.claim] * updates.rounds, updates.claim.delta)
 
     @property
@@ -82,6 +86,11 @@ class Findings:
     @property
     def not_covered(self) -> tuple[str, ...]:
         return NOT_COVERED if self.subject.updates else (OPEN_UPDATES, *NOT_COVERED)
+
+
+def claim_holds(findings: Findings) -> bool:
+    """Whether anything is promised at all."""
+    return findings.entropy != SEEDED and math.isfinite(findings.subject.claim.epsilon_total)
 
 
 def examine(subject: Subject, source: Source, client: int = 0, trials: int = 500, see: bool = True) -> Findings:

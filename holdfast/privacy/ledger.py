@@ -2,7 +2,8 @@
 
 The ledger is written and on the disk *before* a release leaves, so a crash can only overstate what was spent. Beside it
 stands a small file that counts its entries: with it, a ledger that was deleted, or put back from an older copy, is told
-from one that never was. Whatever is wrong with either file, nothing is released.
+from one that never was. The lock says once and for all that a release was entered, should both be gone. Whatever is
+wrong with either file, nothing is released.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from holdfast.errors import HoldfastError, nearest
 from holdfast.files import write_file
@@ -26,6 +28,7 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
 
 SCHEMA = 1
+USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
 
@@ -117,6 +120,8 @@ def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> flo
                 f"{claim.delta:g}, which was promised for all of them; nothing was released."
             )
     after = compose([*(entry.claim for entry in ledger.entries), claim], policy.delta)
+    if not ledger.entries and claim.delta <= policy.delta:
+        after = min(after, claim.epsilon_total)  # it holds as it stands, without the accountant's margin for rounding
     if after > policy.max_epsilon:
         raise HoldfastError(
             f"policy: this release would bring the total to epsilon {after:.4g} at delta {policy.delta:g}, above "
@@ -128,12 +133,16 @@ def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> flo
 
 def spend(policy: Policy, path: Path, claim: Claim, what: str, series: str = "") -> Ledger:
     """Check a release and enter it in the ledger on disk; only after this returns may the release leave."""
-    with _locked(path):
+    with _locked(path) as lock:
         ledger = read_ledger(path)
         check(policy, ledger, claim, series)
         entry = Entry(what, datetime.now(UTC).isoformat(timespec="seconds"), claim, series)
         ledger = Ledger((*ledger.entries, entry))
         _write(path, ledger)
+        if not _used(path):
+            lock.write(USED)
+            lock.flush()
+            os.fsync(lock.fileno())
     return ledger
 
 
@@ -141,12 +150,12 @@ def read_ledger(path: Path) -> Ledger:
     """The ledger of a client; empty only if there never was one."""
     counted = _counted(path)
     if not path.exists():
-        if not counted:  # 0: a crash before the first entry; a release leaves only once it is counted
-            return Ledger()
-        raise HoldfastError(
-            f"ledger {path}: it is missing although {counted} releases were entered; nothing is released until it "
-            "is put back."
-        )
+        if counted or (counted is None and _used(path)):
+            entered = f"{counted} releases were" if counted else "its count is gone with it and a release was"
+            raise HoldfastError(
+                f"ledger {path}: it is missing although {entered} entered; nothing is released until it is put back."
+            )
+        return Ledger()  # also after a crash before the first entry: a release leaves only once it is counted
     try:
         content = json.loads(path.read_bytes())
         body = {"schema": content["schema"], "entries": content["entries"]}
@@ -196,13 +205,29 @@ def _counted(path: Path) -> int | None:
         raise HoldfastError(f"ledger {path}: {_beside(path).name} is damaged; nothing is released.") from None
 
 
+def _lock(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
+def _used(path: Path) -> bool:
+    """Whether the lock says that a release was entered."""
+    try:
+        return _lock(path).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HoldfastError(
+            f"ledger {path}: {_lock(path).name} cannot be read ({error.strerror}); nothing is released."
+        ) from None
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[IO[str]]:
     """One release at a time, whichever process makes it."""
     try:
-        file = open(path.with_name(path.name + ".lock"), "w")  # noqa: SIM115 - closed below, which also unlocks
+        file = open(_lock(path), "a", encoding="ascii")  # noqa: SIM115 - closed below, which also unlocks
     except OSError as error:
         raise HoldfastError(f"ledger {path}: it cannot be locked ({error.strerror}); nothing was released.") from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file

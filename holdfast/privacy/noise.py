@@ -92,7 +92,7 @@ def scale_at_least(value: float | Fraction) -> Fraction:
     """
     value = Fraction(value)
     if value <= 0 or value > LARGEST:
-        raise HoldfastError(f"noise: a scale of {float(value):.3g} grid steps cannot be drawn; use a coarser grid.")
+        raise HoldfastError(f"noise of {float(value):.3g} grid steps cannot be drawn; ask for a larger epsilon.")
     denominator = 1 << max(0, min(20, 28 - math.ceil(value).bit_length()))
     return Fraction(math.ceil(value * denominator), denominator)
 

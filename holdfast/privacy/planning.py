@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_DOWN, Decimal
 
 import torch
 
@@ -45,9 +46,12 @@ class Setting:
 
     @property
     def choices(self) -> str:
-        """What the mode leaves to choose."""
-        epsilon = [] if self.options.mode == "paper" else [f"epsilon = {self.options.true_epsilon:.4g}"]
-        return ", ".join(epsilon if self.options.mode == "moments" else [*epsilon, f"spd = {self.options.spd}"])
+        """What the mode leaves to choose, in numbers that mean what was calculated."""
+        options, said = self.options, []
+        if options.mode != "paper":
+            said.append(f"epsilon = {options.true_epsilon:.12g}")
+            said += [f"delta = {options.delta:.12g}"] if options.delta != FedDig.delta else []
+        return ", ".join(said if options.mode == "moments" else [*said, f"spd = {options.spd}"])
 
 
 def settings_for(
@@ -58,7 +62,7 @@ def settings_for(
         raise HoldfastError("privacy plan: epsilon must be positive, delta between 0 and 1, releases at least 1.")
     found = []
     for mode in ("moments", "dp-label-public", "dp-full"):
-        options = FedDig(mode=mode, strategy="within", delta=delta / releases)
+        options = FedDig(mode=mode, strategy="within", delta=delta if releases == 1 else shorter(delta / releases))
         fitting = calibrated(options, epsilon, delta, releases, feature_shape, classes)
         for spd in (4,) if mode == "moments" else (4, 16, 64):  # how many are mixed does not change what is promised
             chosen = replace(fitting.options, spd=spd)
@@ -82,7 +86,17 @@ def calibrated(
     while high - low > NEAR * epsilon:
         middle = (low + high) / 2
         low, high = (middle, high) if at(middle).epsilon_total <= epsilon else (low, middle)
-    return at(low)
+    return at(shorter(low))
+
+
+def shorter(value: float) -> float:
+    """The value rounded down to four digits, to be typed as it is printed.
+
+    >>> shorter(1.49276), shorter(1e-5 / 3)
+    (1.492, 3.333e-06)
+    """
+    last = Decimal(value).adjusted() - 3
+    return float(Decimal(value).quantize(Decimal(f"1e{last}"), rounding=ROUND_DOWN))
 
 
 class Workshop:

@@ -43,6 +43,11 @@ class Account:
     note: str = ""  # what is wrong with its ledger or policy
 
     @property
+    def counts(self) -> bool:
+        """Whether it has released something, or might have."""
+        return bool(self.releases or self.note)
+
+    @property
     def left(self) -> float:
         return max(0.0, self.allowed - self.spent) if math.isfinite(self.spent) else 0.0
 
@@ -73,6 +78,11 @@ class Subject:
     encoder: str = ""  # fingerprint
     updates: Updates | None = None  # None: they leave as they are
     releases: int = 1  # digests planned for each client
+
+    @property
+    def unread(self) -> list[Account]:
+        """Those of which it is not known what they have released."""
+        return [account for account in self.accounts if account.note]
 
     @property
     def planned(self) -> list[Claim]:
@@ -141,6 +151,8 @@ def _read(client: int | None, house: House, delta: float) -> Account:
 def subject_of_file(path: Path) -> Subject:
     """A digest's file: what it is follows from its settings."""
     where = f"digest file {path}"
+    if not path.is_file():
+        raise HoldfastError(f"{where}: there is no such file; name one that `holdfast digest make` wrote.")
     try:
         with safe_open(path, framework="pt") as file:
             saved_by_command = "digest" in (file.metadata() or {})

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.privacy.findings import SHOWN, Findings, bound_words, versions
+from holdfast.privacy.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.privacy.subject import Account, Updates
 
 Row = Sequence[str]
@@ -42,7 +42,7 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     if subject.updates is not None:
         rows = update_rows(findings, subject.updates)
         parts.append(("What updates promise", rows, " ".join(subject.updates.claim.notes)))
-    spent = "spent" if any(account.releases for account in subject.accounts) else "planned"
+    spent = "spent" if any(account.counts for account in subject.accounts) else "planned"
     total: Row = (f"epsilon over all releases, {spent}", number(findings.epsilon_total))
     parts.append(("In all", [total, ("delta", f"{findings.delta:g}"), ("entropy", entropy(findings))], ""))
     if subject.accounts:
@@ -171,20 +171,20 @@ def index_rows(findings: Findings) -> list[Row]:
 
 def headline(findings: Findings) -> str:
     """The report in one sentence."""
-    claim = findings.subject.claim
+    subject, claim = findings.subject, findings.subject.claim
+    unread = ", ".join(map(name_of, subject.unread))
     if findings.verdict == "NO GUARANTEE":
-        return f"NO GUARANTEE. {claim.guarantee[0].upper() + claim.guarantee[1:]}."
+        said = [] if claim_holds(findings) else [f"{claim.guarantee[0].upper() + claim.guarantee[1:]}."]
+        said += [f"What was released by {unread} is not known: see its ledger."] if unread else []
+        return f"NO GUARANTEE. {' '.join(said)}"
     if findings.verdict == "FAIL":
         audits = "; ".join(f"{name}: {audit}" for name, audit in findings.audits.items())
         return f"FAIL: an attack did better than the claim allows. {audits}"
-    subject = findings.subject
     said = [f"one digest is {claim.guarantee}"] if subject.options is not None else []
     if subject.updates is not None:
         said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
     said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
-    unread = [name_of(account) for account in subject.accounts if account.note]
-    unknown = f" What was released by {', '.join(unread)} is not known: see its ledger." if unread else ""
-    return f"PASS: {'; '.join(said)}. No attack here did better.{unknown}"
+    return f"PASS: {'; '.join(said)}. No attack here did better."
 
 
 def as_text(findings: Findings) -> str:

@@ -134,6 +134,10 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
         table["data"] = str((path.parent / table["data"]).resolve())
     if str(table.get("task", "")).endswith(".npz"):
         table["task"] = str((path.parent / str(table["task"])).resolve())
+    for key in ("absence", "protect"):
+        if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
+            policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()
+            table[key] = {**table[key], "policy": str(policy)}
     for change in changes:
         set_key(table, change)
     return from_table(table, str(path))

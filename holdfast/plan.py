@@ -24,6 +24,8 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.memory import Memory
 from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
+from holdfast.privacy.house import named_policy
+from holdfast.privacy.ledger import read_policy
 from holdfast.privacy.steps import check_fit
 from holdfast.privacy.updates import PROTECTIONS, DpSgd, Guard
 from holdfast.randomness import rng
@@ -93,7 +95,10 @@ class Plan:
         return initialise(self.build, self.experiment.seed)
 
     def start(self) -> State:
-        """The state before round 1."""
+        """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
+        chosen: Any = self.method.absence if self.guard is None else self.guard.options
+        if (named := getattr(chosen, "policy", None)) is not None:
+            read_policy(named_policy(named))
         model = self.model()
         weights = weights_of(model)
         method = self.method

@@ -242,11 +242,17 @@ class Run:
 
 
 def refuse_used(folder: Path) -> None:
-    """A run starts in a folder of its own; what a start that was killed at once left there does not count."""
+    """A run starts in a folder of its own, where only clients' policies and ledgers may lie already.
+
+    What a start that was killed at once left there does not count.
+    """
     if folder.exists() and not folder.is_dir():
         raise HoldfastError(f"{folder} is a file; --out names a new folder.")
-    left = re.compile(r"\.lock|manifest\.jsonl|\.experiment\.json\.\d+\.tmp")
-    if folder.exists() and any(not left.fullmatch(path.name) for path in folder.iterdir()):
+    left = re.compile(
+        r"\.lock|manifest\.jsonl|\.experiment\.json\.\d+\.tmp"
+        r"|clients(/\d{4})?|(clients/\d{4}/)?privacy(\.toml|-ledger\.json(\.count|\.lock)?)"
+    )
+    if folder.exists() and any(not left.fullmatch(path.relative_to(folder).as_posix()) for path in folder.rglob("*")):
         raise HoldfastError(
             f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
         )

@@ -238,6 +238,46 @@ def test_the_least_mixture_holds_in_modes_with_a_promise_too(own: Path, tmp_path
     assert (facts["spd"], facts["samples"], facts["digests"], facts["fewest_mixed"]) == (4, 4, 1, 4)
 
 
+@pytest.mark.parametrize(
+    ("task", "shape", "fits"),
+    [("fashion-mini", (60, 32, 32, 3), "(1, 28, 28)"), ("cifar10", (60, 28, 28), "(3, 32, 32)")],
+)
+def test_samples_of_another_shape_than_the_tasks_are_refused_before_anything_is_spent(
+    task: str, shape: tuple[int, ...], fits: str, tmp_path: Path
+) -> None:
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 9.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    np.savez(tmp_path / "other.npz", x=np.zeros(shape, np.uint8), y=np.zeros(60, int))
+    with pytest.raises(HoldfastError) as error:
+        make(recipe(tmp_path / "other.npz", task=task, mode="moments", encoder="scattering"), tmp_path / "out")
+    assert f"those of task {task!r} have {fits}; both must be alike" in str(error.value)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "privacy-ledger.json").exists()
+
+
+def test_moments_of_too_few_records_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 9.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    with pytest.raises(HoldfastError, match=r"3 records are fewer than its noise needs of a single class \(20\)"):
+        make(recipe(of_one_class(tmp_path, 3), mode="moments", encoder="scattering"), tmp_path / "out")
+    assert not (tmp_path / "privacy-ledger.json").exists()
+
+
+def test_moments_that_noise_left_useless_are_paid_for_and_not_written(tmp_path: Path) -> None:
+    """Twenty-four records, three of each of eight classes: none has the twenty that its noise needs."""
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 9.0\ndelta = 1e-5\nmodes = ["moments"]\n')
+    train = load_task("fashion-mini").train
+    index = torch.cat([(train.labels == c).nonzero().flatten()[:3] for c in range(8)])
+    np.savez(tmp_path / "few.npz", x=train.inputs[0][index][:, 0].numpy(), y=train.labels[index].numpy())
+    with pytest.raises(HoldfastError) as error:
+        make(recipe(tmp_path / "few.npz", mode="moments", encoder="scattering"), tmp_path / "out")
+    assert "no class has as many records as its noise needs" in str(error.value)
+    ledger = tmp_path / "privacy-ledger.json"
+    assert f"No file was written, but epsilon 3 was spent on finding this out, and is entered in {ledger}" in str(
+        error.value
+    )
+    assert not (tmp_path / "out").exists()
+    assert len(read_ledger(ledger).entries) == 1
+
+
 def test_the_published_size_is_that_of_these_features_and_classes(own: Path, tmp_path: Path) -> None:
     make(recipe(own), tmp_path / "maps")
     assert told(tmp_path / "maps")["bytes_published"] == 4 * (256 + 10)

@@ -11,11 +11,13 @@ import torch
 from release_helpers import client, experiment
 
 from holdfast.absence import FedDig
+from holdfast.cli.looking import check_file
 from holdfast.errors import HoldfastError
+from holdfast.experiment import load
 from holdfast.play import resume, run
 from holdfast.privacy.house import LEDGER, POLICY, House, house_of, let_out
 from holdfast.privacy.ledger import read_ledger
-from holdfast.runs import Run
+from holdfast.runs import Run, refuse_used
 
 STRICT_POLICY = 'max_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\n'
 
@@ -189,6 +191,42 @@ def test_one_client_of_three_refuses(tmp_path: Path) -> None:
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 1]
     assert "mode 'moments' is not allowed (allowed: none)" in history.records[0].notes[0]
+
+
+def test_policies_may_lie_in_the_runs_folder_before_it_is_started(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "clients" / "0002"
+    folder.mkdir(parents=True)
+    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []")
+    (tmp_path / "out" / POLICY).write_text(STRICT_POLICY)
+    history = run(experiment(rounds=1, scenario="none"), tmp_path / "out")
+    assert history.state is not None
+    assert sorted(history.state.digests) == [0, 1]
+    for used in ("clients/0002/releases/000000.safetensors", "clients/notes.txt", "rounds.jsonl"):
+        other = tmp_path / used.replace("/", "-") / used
+        other.parent.mkdir(parents=True)
+        other.write_text("")
+        with pytest.raises(HoldfastError, match="is not empty"):
+            refuse_used(tmp_path / used.replace("/", "-"))
+
+
+def test_a_named_policy_lies_beside_the_experiment_and_is_read_before_round_1(tmp_path: Path) -> None:
+    file = tmp_path / "sub" / "e.toml"
+    file.parent.mkdir()
+    file.write_text(
+        'absence = {name = "feddig", mode = "moments", policy = "strict.toml"}\nsamples = 400\nrounds = 1\n'
+    )
+    with pytest.raises(HoldfastError, match=r"sub/strict.toml: it cannot be read"):
+        run(load(file), tmp_path / "out")
+    assert not (tmp_path / "out" / "rounds.jsonl").exists()
+    with pytest.raises(HoldfastError, match=r"strict.toml: it cannot be read"):
+        check_file(file, [])
+    (tmp_path / "sub" / "strict.toml").write_text("max_epsilon = 3")
+    with pytest.raises(HoldfastError, match="delta is missing"):
+        check_file(file, [])
+    (tmp_path / "sub" / "strict.toml").write_text(STRICT_POLICY)
+    check_file(file, [])
+    with pytest.raises(HoldfastError, match=r"nofile.toml: it cannot be read"):
+        check_file(file, ["absence.policy=nofile.toml"])
 
 
 def test_a_run_that_lost_its_rounds_is_the_same_to_the_bit_and_releases_nothing_twice(tmp_path: Path) -> None:

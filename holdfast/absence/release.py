@@ -34,9 +34,10 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
 from holdfast.privacy.house import house_of, let_out
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
+from holdfast.privacy.moments import scales_for
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.sampling import Pooled, draw, pool
-from holdfast.privacy.summary import MomentDigest, make
+from holdfast.privacy.summary import MomentDigest, fewest, make, moments_claim
 from holdfast.privacy.wire import check_moments, open_moments, seal_moments
 from holdfast.randomness import rng
 
@@ -132,6 +133,7 @@ def make_release(
     z, y = features.numpy().astype(np.float64), labels.numpy()
     if options.mode == "moments":
         epsilon = options.true_epsilon
+        refuse_too_few(len(y), epsilon, options.delta, max(1, z.shape[-1]))
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
         return seal_moments(made, about.task, about.encoder), made.claim
     if 0 < len(y) < options.spd:
@@ -155,6 +157,16 @@ def make_release(
     text = json.dumps(claim.as_json(), sort_keys=True)
     written = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
+
+
+def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> None:
+    """Refuse moments that so few records cannot give, before anything is spent: how many there are is public."""
+    needed = math.ceil(fewest(scales_for(epsilon, delta, width)[0]))
+    if records < needed:
+        raise HoldfastError(
+            f"moment digest: {records} records are fewer than its noise needs of a single class ({needed}); nothing "
+            "was released or spent: raise epsilon, or choose another mode."
+        )
 
 
 def fewest_mixed(options: FedDig, mixed: MixedDigests) -> int:
@@ -224,6 +236,8 @@ def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, sign
 
     about = About("", classes, "", feature_shape)
     check_features(options, about)
+    if options.mode == "moments":
+        return moments_claim(options.true_epsilon, options.delta, feature_shape[0], system())
     zeros = torch.zeros(options.spd, *feature_shape), torch.zeros(options.spd, dtype=torch.long)
     return make_release(options, about, *zeros, torch.Generator(), system())[1]
 

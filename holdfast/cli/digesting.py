@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.encoders import Encoder
     from holdfast.privacy.claim import Claim
+    from holdfast.privacy.house import House
     from holdfast.tasks import Samples
 
 digest_app = typer.Typer(
@@ -107,7 +108,9 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
     encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
     prepare = mix if recipe.mode == "paper" else release
     content, claim = prepare(recipe, task, classes, samples, encoder)
-    keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
+    house = keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
+    if recipe.mode == "moments":
+        refuse_useless(content, claim, house)
     make_folder(out.parent)
     write_file(out, content)
     return len(content)
@@ -170,13 +173,28 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
     return safetensors.torch.save(sealed), claim
 
 
-def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> None:
+def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> House:
     """Enter the digest in the house's ledger, or refuse it; it lies beside the policy, wherever the digest goes."""
     from holdfast.privacy.house import beside, house_of, let_out
 
-    policy = policy or house_of(out.parent).policy
-    if policy is not None:
-        let_out(beside(policy), claim, what)
+    house = beside(policy or house_of(out.parent).policy)
+    if house.policy is not None:
+        let_out(house, claim, what)
+    return house
+
+
+def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
+    """Write no moments from which nothing can be drawn; to have seen that they are so was a release."""
+    import safetensors.torch
+
+    from holdfast.privacy.wire import open_moments
+
+    try:
+        open_moments(safetensors.torch.load(content), where="moment digest")
+    except HoldfastError as error:
+        spent = f"epsilon {claim.epsilon_total:.4g} was spent"
+        where = "though no policy keeps a ledger" if house.ledger is None else f"and is entered in {house.ledger}"
+        raise HoldfastError(f"{error} No file was written, but {spent} on finding this out, {where}.") from None
 
 
 def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
@@ -194,15 +212,18 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
         raise HoldfastError(
             f"{recipe.samples_of}: {len(classes)} labels for {len(images)} samples; there must be one for each."
         )
-    if recipe.task in DATA_SETS:  # a client need not have the whole data set to know how many classes it has
-        return recipe.task, len(DATA_SETS[recipe.task].class_names), Samples((images,), classes)
-    whole = load_task(recipe.task, recipe.data)
-    if tuple(images.shape[1:]) != whole.shape:
+    if recipe.task in DATA_SETS:  # a client need not have the whole data set to know its shape and classes
+        known = DATA_SETS[recipe.task]
+        name, count, shape = recipe.task, len(known.class_names), known.shape
+    else:
+        whole = load_task(recipe.task, recipe.data)
+        name, count, shape = whole.name, whole.classes, whole.shape
+    if tuple(images.shape[1:]) != shape:
         raise HoldfastError(
-            f"{recipe.samples_of}: its samples have shape {tuple(images.shape[1:])}, those of task {whole.name!r} "
-            f"have {whole.shape}; both must be alike."
+            f"{recipe.samples_of}: its samples have shape {tuple(images.shape[1:])}, those of task {name!r} "
+            f"have {shape}; both must be alike."
         )
-    return whole.name, whole.classes, Samples((images,), classes)
+    return name, count, Samples((images,), classes)
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:

@@ -44,10 +44,15 @@ def house_of(folder: Path | None, named: str | None = None) -> House:
     here = [] if folder is None else [folder, *folder.absolute().parents[:LEVELS]]
     policy = next((path / POLICY for path in here if (path / POLICY).is_file()), None)
     if policy is None and named is not None:
-        policy = Path(named).expanduser()
-        policy = policy / POLICY if policy.is_dir() else policy
+        policy = named_policy(named)
     site = next((path for path in here if (path / SITE).is_file()), folder)
     return House(policy, None if site is None else site / LEDGER)
+
+
+def named_policy(named: str) -> Path:
+    """The file of a policy that an experiment names: itself, or the one in a folder."""
+    policy = Path(named).expanduser()
+    return policy / POLICY if policy.is_dir() else policy
 
 
 def beside(policy: Path | None) -> House:

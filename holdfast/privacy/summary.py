@@ -62,10 +62,18 @@ def make(
     features: Floats, labels: NDArray[Any], classes: int, *, epsilon: float, delta: float, source: Source
 ) -> MomentDigest:
     """A client's moment digest; features longer than 1 are shortened and counted, anything not finite is refused."""
-    scales, ratio, spent = moments.scales_for(epsilon, delta, max(1, features.shape[-1]))
+    k = max(1, features.shape[-1])
+    scales, _, _ = moments.scales_for(epsilon, delta, k)
     first, centres, second, clipped = stages(features, labels, classes, scales, source)
-    extra, factor, tail = grid_cost(scales.parts(features.shape[1]), ratio)
-    claim = Claim(
+    claim = moments_claim(epsilon, delta, k, source)
+    return summarise(first, centres, second, scales, claim, clipped)
+
+
+def moments_claim(epsilon: float, delta: float, k: int, source: Source) -> Claim:
+    """What a moment digest of k features promises, whatever its records are."""
+    scales, ratio, spent = moments.scales_for(epsilon, delta, k)
+    extra, factor, tail = grid_cost(scales.parts(k), ratio)
+    return Claim(
         mode="moments",
         adjacency=REPLACE_ONE,
         epsilon_nominal=epsilon,
@@ -91,7 +99,6 @@ def make(
             "The number of records is not released exactly; under this adjacency it is not protected either.",
         ),
     )
-    return summarise(first, centres, second, scales, claim, clipped)
 
 
 def stages(

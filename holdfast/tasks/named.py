@@ -28,6 +28,7 @@ class DataSet:
     folders: tuple[str, ...] = ()  # other subfolders where tools are known to put them
     transposed: bool = False
     first_labels: tuple[int, ...] = ()  # of the training file: MNIST and Fashion-MNIST call their files the same
+    shape: tuple[int, ...] = (1, 28, 28)  # of a sample
 
 
 def _idx_files(train: str, test: str) -> tuple[str, ...]:
@@ -68,8 +69,8 @@ DATA_SETS = {
         ("emnist", "EMNIST/raw", "gzip"),
         transposed=True,
     ),
-    "cifar10": DataSet("50,000 + 10,000 colour photographs, 10 classes", class_names.CIFAR10),
-    "cifar100": DataSet("50,000 + 10,000 colour photographs, 100 classes", class_names.CIFAR100),
+    "cifar10": DataSet("50,000 + 10,000 colour photographs, 10 classes", class_names.CIFAR10, shape=(3, 32, 32)),
+    "cifar100": DataSet("50,000 + 10,000 colour photographs, 100 classes", class_names.CIFAR100, shape=(3, 32, 32)),
 }
 
 

@@ -86,11 +86,14 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling
 
 
 def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one."""
+    """Step 7: what is known after this round's search for backdoors, if there was one.
+
+    All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
+    """
     if not innocence:
         return memory
     witnesses = sorted(innocence)
-    found = weighted_median(matrix_of(innocence, witnesses, clients), memory["credibility"].numpy()[witnesses])
+    found = -weighted_median(-matrix_of(innocence, witnesses, clients), np.ones(len(witnesses)))
     planted = memory["planted"].clone()
     before = planted.numpy()[list(clients)]
     planted[list(clients)] = torch.from_numpy(np.minimum(found, before + FORGIVEN * (found - before)))

@@ -34,7 +34,9 @@ def own(tmp_path: Path) -> Path:
 
 
 def recipe(own: Path, **changes: object) -> Recipe:
-    return Recipe(**{"task": "fashion-mini", "samples_of": own, "encoder": "autoencoder", "bits": "32", **changes})  # type: ignore[arg-type]
+    usual = {"task": "fashion-mini", "samples_of": own, "encoder": "autoencoder"}
+    usual |= {} if changes.get("mode") == "moments" else {"bits": "32"}
+    return Recipe(**{**usual, **changes})  # type: ignore[arg-type]
 
 
 def told(path: Path) -> dict[str, Any]:
@@ -329,6 +331,12 @@ def test_a_digest_with_a_promise(mode: str, own: Path, tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"mode": "moment"}, "did you mean 'moments'"),
+        ({"mode": "moments", "spd": 8}, "--spd: mode 'moments' has no use for it; leave it out"),
+        ({"mode": "moments", "strategy": "across"}, "--strategy: mode 'moments' has no use for it"),
+        ({"mode": "moments", "bits": "4"}, "--bits: mode 'moments' has no use for it"),
+        ({"mode": "moments", "weights": "random"}, "--weights: mode 'moments' has no use for it"),
+        ({"mode": "dp-full", "remainder": "mix"}, "--remainder: mode 'dp-full' has no use for it"),
+        ({"mode": "paper", "delta": 1e-6}, "--delta: mode 'paper' has no use for it"),
         ({"mode": "moments", "delta": 0.0}, "for mode 'moments' above 0"),
         ({"mode": "dp-full", "weights": "random"}, "mixes with equal weights"),
         ({"mode": "moments", "epsilon": 1e-9}, "ask for a larger epsilon"),

@@ -88,6 +88,7 @@ def test_the_papers_digest_is_told_the_truth_about(tmp_path: Path) -> None:
     assert said["epsilon_features"] == 2 * 9 * 20_000 * 0.005 / 4  # features of either sign
     assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
     text = as_text(examine(subject_of(tmp_path / "a.digest"), system(), trials=20, see=False))
+    assert "Not tried: a digest's file has none of its owner's records" in text
     assert "PASS" not in text  # nothing is claimed that could be refuted
     assert "No epsilon is claimed" in text
     assert said["membership_auc"] > 0.99

@@ -285,3 +285,11 @@ def test_an_unknown_name_is_answered_with_all_that_are_known() -> None:
         reproduction("foo", "small")
     with pytest.raises(HoldfastError, match="did you mean 'fedtest-fig4'"):
         reproduction("fed-test-fig4", "small")
+
+
+def test_an_unknown_row_is_answered_with_names_alone() -> None:
+    from holdfast.reproduce.plans import only, reproduction
+
+    with pytest.raises(HoldfastError) as error:
+        only(reproduction("feddig-table2", "small"), ["nope"])
+    assert "known: ," not in str(error.value)

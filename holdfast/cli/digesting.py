@@ -22,6 +22,10 @@ digest_app = typer.Typer(
 )
 
 SAMPLE_KEYS = (("x", "y"), ("x_train", "y_train"))
+UNUSED = {  # options that a mode does not have; those with a promise that mix records: size and remainder
+    "paper": ("delta",),
+    "moments": ("spd", "strategy", "weights", "remainder", "size", "bits"),
+}
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
 
 
@@ -104,6 +108,7 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
         raise HoldfastError(f"{out} exists; remove it, or name another file with --out.")
     if recipe.bits not in COMPACT:
         raise HoldfastError(f"digest bits: {recipe.bits!r} is not known; say {', '.join(COMPACT)}.")
+    refuse_unused(recipe)
     task, classes, samples = samples_for(recipe)
     encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
     prepare = mix if recipe.mode == "paper" else release
@@ -114,6 +119,13 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
     make_folder(out.parent)
     write_file(out, content)
     return len(content)
+
+
+def refuse_unused(recipe: Recipe) -> None:
+    """Refuse what the mode would not heed: who asks for it believes that it does something."""
+    for name in UNUSED.get(recipe.mode, ("size", "remainder")):
+        if getattr(recipe, name) != getattr(Recipe, name):
+            raise HoldfastError(f"--{name}: mode {recipe.mode!r} has no use for it; leave it out.")
 
 
 def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:

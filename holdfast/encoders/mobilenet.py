@@ -55,7 +55,8 @@ class MobileNetV2:
         if not self.weights:
             raise HoldfastError(
                 "encoder 'mobilenetv2': no weights come with the package; name a safetensors file, as in "
-                'encoder = {name = "mobilenetv2", weights = "mobilenet_v2.safetensors"}, or say weights = "random".'
+                'encoder = {name = "mobilenetv2", weights = "mobilenet_v2.safetensors"}, or say weights = "random" '
+                "(on the command line: mobilenetv2:weights=mobilenet_v2.safetensors, mobilenetv2:weights=random)."
             )
 
     def fit_shape(self, shape: tuple[int, ...]) -> Encoder:

@@ -52,6 +52,8 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
+    elif subject.kind == "digest":
+        parts.append(("Attack: seeing a record again", [(NO_RECORDS,)], ""))
     if subject.options is not None:
         parts.append(("Guessing index", index_rows(findings), INDEX))
     parts.append(("Versions", list(versions().items()), ""))
@@ -120,6 +122,10 @@ SEEN = (
     "A decoder was trained on other pictures. PSNR in dB and SSIM, larger is nearer; worst: the 1 % of records "
     "that are seen best. A picture no nearer than its class mean tells of no record in particular, but proves "
     "no privacy."
+)
+NO_RECORDS = (
+    "Not tried: a digest's file has none of its owner's records to compare with. A report on the experiment or on the "
+    "run's folder, at the owner's, shows the nearest reconstructions beside their originals."
 )
 INDEX = "log10 of the chance to split a digest by blind guessing, as published. An index, not a guarantee."
 

@@ -235,7 +235,8 @@ def only(wanted: Reproduction, names: Sequence[str]) -> Reproduction:
     columns, rows = [column.name for column in wanted.columns], list(dict.fromkeys(row.name for row in wanted.rows))
     for name in names:
         if name not in columns and name not in rows:
-            raise HoldfastError(f"reproduce --only: {wanted.name} has no {name!r}; {nearest(name, [*columns, *rows])}")
+            known = [other for other in (*columns, *rows) if other]  # a table of one column does not name it
+            raise HoldfastError(f"reproduce --only: {wanted.name} has no {name!r}; {nearest(name, known)}")
     kept = [column for column in wanted.columns if column.name in names] or list(wanted.columns)
     there = {column.name for column in kept}
     some = [row for row in wanted.rows if row.name in names] or list(wanted.rows)

@@ -61,6 +61,17 @@ def test_each_rule_of_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: 
     assert [record.weights for record in history.records] == [record.weights for record in reference.records]
 
 
+def test_a_search_for_backdoors_gives_the_same_bits(tmp_path: Path) -> None:
+    wanted = pictures(clients=4, rounds=4, model="cnn", trust="jury:patches=1", attack="backdoor", attackers=1)
+    history, reference = play(tmp_path, wanted), run(wanted)
+    assert_same_run(history, reference)
+    assert history.state is not None
+    assert reference.state is not None
+    planted = history.state.trust["planted"]
+    assert torch.equal(planted, reference.state.trust["planted"])
+    assert planted.any()
+
+
 def test_the_moderator_relays_models_to_the_testers_and_counts_the_bytes(tmp_path: Path) -> None:
     wanted = pictures(trust="fedtest:2", rounds=2, model="cnn")
     history, reference = play(tmp_path, wanted), run(wanted)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.cli.comparing import split_choices
 from holdfast.cli.hostile import attacker_weight, backdoor_rate, hostile_in, suspected
-from holdfast.experiment import Experiment
+from holdfast.experiment import from_table, set_key
 from holdfast.play import run
 from holdfast.tasks.partitions import Dirichlet
 
@@ -48,7 +48,7 @@ class SoleHolder:
 
 def play(settings: dict[str, Any]) -> dict[str, Any]:
     """One run, and what came of it."""
-    experiment = Experiment(**settings)
+    experiment = from_table(settings)
     start = time.perf_counter()
     history = run(experiment)
     hostile = hostile_in(history)
@@ -78,6 +78,8 @@ def runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "absence": options.absence,
         "workers": options.workers,
     }
+    for change in options.set:
+        set_key(common, change)
     seeds = [int(seed) for seed in options.seed.split(",")]
     plain = {**common, "absence": "none", "scenario": "none", "trust": "samples"} if options.plain else common
     for seed in seeds:
@@ -102,6 +104,7 @@ def main() -> None:
     parser.add_argument("--scenario", default="none")
     parser.add_argument("--absence", default="none")
     parser.add_argument("--plain", action="store_true", help="measure against FedAvg with nobody away and no digests")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another key of the experiment")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/trust.jsonl"))
     options = parser.parse_args()

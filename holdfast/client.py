@@ -35,6 +35,7 @@ class About:
     classes: int = 0
     encoder: str = ""  # fingerprint; empty: no features
     feature_shape: tuple[int, ...] = ()
+    signed: bool = True  # whether features can be negative, as far as is known
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from holdfast.attacks.fitting import rehearse
 from holdfast.choices import Choice, choose
 from holdfast.client import About, Client
 from holdfast.core import Learning, State
-from holdfast.encoders import Encoder, guidance_producer, make_encoder
+from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.memory import Memory
@@ -123,7 +123,8 @@ def make_plan(experiment: Experiment) -> Plan:
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes)
     if encoder is not None:
-        about = replace(about, encoder=encoder.fingerprint, feature_shape=encoder.feature_shape)
+        signed = not never_negative(experiment.encoder)
+        about = replace(about, encoder=encoder.fingerprint, feature_shape=encoder.feature_shape, signed=signed)
     bench = Bench(initialise(build, experiment.seed), task.loss, task.metric, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")

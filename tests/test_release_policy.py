@@ -13,7 +13,7 @@ from release_helpers import client, experiment
 from holdfast.absence import FedDig
 from holdfast.cli.looking import check_file
 from holdfast.errors import HoldfastError
-from holdfast.experiment import load
+from holdfast.experiment import Experiment, load
 from holdfast.play import resume, run
 from holdfast.privacy.house import LEDGER, POLICY, House, house_of, let_out
 from holdfast.privacy.ledger import read_ledger
@@ -241,3 +241,13 @@ def test_a_run_that_lost_its_rounds_is_the_same_to_the_bit_and_releases_nothing_
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == model
     for id in range(3):
         assert len(read_ledger(tmp_path / "out" / "clients" / f"{id:04d}" / LEDGER).entries) == 1
+
+
+@pytest.mark.parametrize(("encoder", "cost"), [("autoencoder", 6400.0), ("scattering:256", 12800.0)])
+def test_the_ledger_of_a_run_knows_whether_features_can_be_negative(tmp_path: Path, encoder: str, cost: float) -> None:
+    """256 features, SpD 4, S 20,000, epsilon .005: 6,400 if none is negative, else twice that."""
+    wanted = Experiment(samples=200, clients=2, rounds=1, model="features", encoder=encoder, workers=0,
+                        absence="feddig:epsilon=0.005")  # fmt: skip
+    run(wanted, tmp_path / "out")
+    [entry] = read_ledger(tmp_path / "out" / "clients" / "0000" / LEDGER).entries
+    assert entry.claim.epsilon_features == cost

@@ -194,8 +194,9 @@ def paper_release(
         noise=None if options.epsilon is None else Laplace(options.epsilon, options.size),
         task=about.task,
         encoder=about.encoder,
+        signed=about.signed,
     )
-    return seal_digest(digest, COMPACT[options.bits]), paper_claim(options, digest.feature_shape)
+    return seal_digest(digest, COMPACT[options.bits]), paper_claim(options, digest.feature_shape, about.signed)
 
 
 def paper_claim(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES, Nothing
 from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.fitting import rehearse
@@ -114,8 +115,13 @@ class Plan:
 
 def make_plan(experiment: Experiment) -> Plan:
     """Choose, load and deal out what the experiment names."""
+    for key in ("model", "trust", "attack"):  # the others have a class for "none", which knows its options
+        choice = getattr(experiment, key)
+        if choice.name in ("auto", "none") and str(choice) != choice.name:
+            raise HoldfastError(f"{key}: {choice.name!r} has no options, got {choice}; name the {key} itself.")
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
+    refuse_other(Nothing, absence, experiment.absence, "absence")
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_of_each_class(task, experiment.samples)))
@@ -163,6 +169,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
 
 def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+    refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -180,6 +187,12 @@ def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Met
         max_norm=experiment.max_norm,
         cosine=experiment.schedule == "cosine",
     )
+
+
+def refuse_other(base: type, made: object, choice: Choice, key: str) -> None:
+    """Refuse a user's own part that is of another kind."""
+    if not isinstance(made, base):
+        raise HoldfastError(f"{key}: {choice} is no {key}; derive a class from {base.__module__}.{base.__name__}.")
 
 
 def choose_model(

@@ -251,3 +251,10 @@ def test_masses_of_any_size_are_weights() -> None:
     ANSWERS.append([3.0, 0.0, 1.0, 0.0])
     plan = replace(experiment(trust=f"{__name__}:Answering"), rounds=1)
     assert run(plan).records[0].weights == {0: 0.75, 1: 0.0, 2: 0.25, 3: 0.0}
+
+
+@pytest.mark.parametrize(("key", "base"), [("algorithm", "FedAvg"), ("absence", "Nothing")])
+def test_what_is_no_algorithm_and_what_stands_in_for_nobody_is_refused_before_round_one(key: str, base: str) -> None:
+    for wrong in ("os:path", "math:sqrt", "holdfast.trust:Trust"):
+        with pytest.raises(HoldfastError, match=f"{key}: {wrong} is no {key}; derive a class from .*{base}"):
+            make_plan(Experiment(**{key: wrong}))

@@ -15,7 +15,7 @@ from holdfast.absence import ABSENCES
 from holdfast.choices import Choice, choose
 from holdfast.cli.comparing import Conditions, combinations
 from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment, from_table, load, set_key
+from holdfast.experiment import Experiment, from_changes, from_table, load, set_key
 from holdfast.plan import make_plan
 from holdfast.presets import PRESETS, parse_method
 
@@ -252,3 +252,9 @@ def test_wrong_methods(text: str, says: str) -> None:
     with pytest.raises(HoldfastError) as error:
         parse_method(text)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("change", ["trust.power=2", "model.width=8", "attack.since=3", "trust=auto:2"])
+def test_what_is_left_to_choose_has_no_options(change: str) -> None:
+    with pytest.raises(HoldfastError, match=r"'(auto|none)' has no options, got .*; name the \w+ itself"):
+        make_plan(from_changes([change]))

@@ -58,6 +58,10 @@ def test_clients_that_come_back_did_not_leave(tmp_path: Path) -> None:
 def test_hostile_clients_are_in_the_headline(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", [judged(0, 0.5)], attack="signflip", attackers=1)
     assert told(run) == ["FedAvg reached 50.0 % with 1 of 2 clients hostile (signflip)."]
+    [sentences] = told(make_run(tmp_path / "b", [judged(0, 0.5)], attack="backdoor", attackers=1))
+    assert sentences.startswith(
+        "FedAvg reached 50.0 % with 1 of 2 clients hostile (backdoor). Accuracy does not show a"
+    )
 
 
 def test_the_best_is_held_against_plain_fedavg(tmp_path: Path) -> None:

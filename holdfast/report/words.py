@@ -116,7 +116,10 @@ def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
     elif len(final) > 1:
         second = f"{rival} {verbs[rival]}" if verbs[best] != verbs[rival] else rival
         text += f"; {second} {percent(final[rival])}"
-    return final[best] - final[worst], text + "."
+    text += "."
+    if here[0][1].experiment.attack.name == "backdoor":
+        text += " Accuracy does not show a backdoor: `holdfast compare` and `holdfast run` print how often it works."
+    return final[best] - final[worst], text
 
 
 def verb(stories: Sequence[Story], final: float) -> str:

@@ -94,7 +94,7 @@ def release(options: FedDig, client: Client, features: Tensor, labels: Tensor, r
         return kept
     generator = rng(client.seed, round, client.id, "digest")
     sealed, claim = make_release(options, client.about, features, labels, generator, system())
-    what = f"digest of {client.about.task}, client {client.id}, round {round}"
+    what = f"digest of {client.about.task}, client {client.id}, round {round + 1}"
     let_out(house_of(folder, options.policy), claim, what)
     if shelf is not None:
         shelf.write(sealed)

@@ -91,7 +91,7 @@ class Guard:
         """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise."""
         source = source or system()
         claim = self.claim(len(client.train), client.learning, source)
-        what = f"update of {client.about.task or 'the model'}, client {client.id}, round {round}"
+        what = f"update of {client.about.task or 'the model'}, client {client.id}, round {round + 1}"
         let_out(house_of(client.memory.folder, self.options.policy), claim, what, f"{self.series}/{client.id}")
         return Noisy(claim.clip, claim.multiplier, claim.rate, client.learning.batch_size, source)
 

@@ -6,8 +6,12 @@ Processes that a test starts draw from the operating system's entropy, as users'
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import signal
+import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -28,3 +32,14 @@ def same_chance_every_time(request: pytest.FixtureRequest, monkeypatch: pytest.M
     monkeypatch.setattr(noise, "os", SimpleNamespace(urandom=chance.randbytes))
     monkeypatch.setattr(secrets, "randbits", chance.getrandbits)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A word for the command lines of a test's processes: whatever still runs under it in the end is killed."""
+    from engine_helpers import marked
+
+    marker = f"test-{uuid.uuid4()}"
+    yield marker
+    for pid in marked(marker):
+        os.kill(pid, signal.SIGKILL)

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from engine_helpers import experiment
 from torch import Tensor
 
 from holdfast.attacks import ATTACKS, Attack, Sight
-from holdfast.attacks.fitting import without_effect
+from holdfast.attacks.fitting import rehearse, without_effect
 from holdfast.core import Federation, State, Update
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
+from holdfast.models import weights_of
 from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.tasks import Samples
@@ -170,7 +172,11 @@ def test_a_bad_answer_in_a_round_is_a_sentence_too() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(ATTACKS) - {"backdoor"}))
 def test_every_attack_passes_its_rehearsal(name: str) -> None:
-    make_plan(experiment(attack=name, attackers=1, model="mlp:8"))
+    plan = make_plan(experiment(attack=name, attackers=1, model="mlp:8"))
+    assert type(plan.attack) is ATTACKS[name]
+    few = plan.task.train.take(torch.arange(4))
+    poisoned = rehearse(plan, weights_of(plan.model()), few)
+    assert (poisoned is not None) is ("data" in plan.attack.kind)
 
 
 @pytest.mark.parametrize(

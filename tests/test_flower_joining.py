@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -149,14 +146,6 @@ def test_the_news_of_a_site_are_said_once(tmp_path: Path) -> None:
         away, there = news.read()
     assert "the SuperLink at there:1 cannot be reached; it keeps trying" in away
     assert there == "site-0 is at work: the SuperLink at there:1 has let it in."
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    marker = f"test-{uuid.uuid4()}"
-    yield marker
-    for pid in marked(marker):
-        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.xdist_group("flower")

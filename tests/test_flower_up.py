@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import tomllib
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +23,6 @@ model = "mlp:8"
 rounds = 2
 batch_size = 32
 """
-
-
-@pytest.fixture
-def marker() -> Iterator[str]:
-    marker = f"test-{uuid.uuid4()}"
-    yield marker
-    for pid in marked(marker):
-        os.kill(pid, signal.SIGKILL)
 
 
 def up(folder: Path, marker: str) -> subprocess.Popen[str]:

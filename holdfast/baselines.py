@@ -93,7 +93,7 @@ def lda_accuracy(history: History) -> float:
     state, absence = history.state, plan.method.absence
     assert isinstance(absence, FedDig), "nothing else keeps digests"
     believed = absence.believed(state)
-    digests = samples_of(absence, plan.method, believed, state.round, sorted(believed))
+    digests = samples_of(absence, plan.method, believed, state.round, sorted(believed), state.claims)
     return accuracy(lda_from_digests(digests), test, plan.task.metric)
 
 

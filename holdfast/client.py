@@ -36,6 +36,7 @@ class About:
     encoder: str = ""  # fingerprint; empty: no features
     feature_shape: tuple[int, ...] = ()
     signed: bool = True  # whether features can be negative, as far as is known
+    norm_bound: float | None = None  # no feature vector is longer
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,18 @@ class Learning:
     momentum: float = 0.9
     weight_decay: float = 0.0
 
+    def steps(self, samples: int, poisson: bool = False) -> int:
+        """The steps of one round on so many samples; a last sample all alone joins the batch before it.
+
+        Batches drawn by chance (DP-SGD) are ceil(samples / batch_size) an epoch.
+
+        >>> Learning(epochs=2, batch_size=4).steps(9), Learning(epochs=2, batch_size=4).steps(9, poisson=True)
+        (4, 6)
+        """
+        full, rest = divmod(samples, self.batch_size)
+        alone = rest == 1 and self.batch_size > 1 and full > 0 and not poisson
+        return self.epochs * (full + (rest > 0 and not alone))
+
     def reach(self, steps: int) -> float:
         """How far `steps` steps carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
 
@@ -103,6 +115,7 @@ class State:
     trust: Tensors
     accepted: Mapping[int, int] = field(default_factory=dict)  # client -> the last round its update counted
     absent: Sequence[int] = ()  # clients that were not heard in the last round
+    claims: Mapping[int, int] = field(default_factory=dict)  # client -> the samples it claimed when it joined
     digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
 
     def next(self, **changes: Any) -> State:

@@ -42,6 +42,7 @@ class Experiment:
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     max_norm: float | None = None  # an update with a larger norm is refused
+    agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0
     evaluate_every: int = 1
     checkpoint_every: int = 1
@@ -63,6 +64,10 @@ class Experiment:
             raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
         if self.patience is not None and not 0 < self.patience < math.inf:
             raise HoldfastError(f"patience must be positive seconds, got {self.patience}; leave it out to wait on.")
+        if self.agreed_samples is not None and (
+            len(self.agreed_samples) != self.clients or min(self.agreed_samples) < 1
+        ):
+            raise HoldfastError(f"agreed_samples must be {self.clients} positive numbers, one for each client.")
         if self.max_norm is not None and not 0 < self.max_norm < math.inf:
             raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
 
@@ -78,7 +83,12 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the result."""
-        decisive = {key: value for key, value in self.as_json().items() if key not in INDIFFERENT}
+        usual = {f.name: f.default for f in fields(self) if f.name in LATER}
+        decisive = {
+            key: value
+            for key, value in self.as_json().items()
+            if key not in INDIFFERENT and not (key in usual and value == usual[key])
+        }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
@@ -87,6 +97,7 @@ class Experiment:
 
 
 INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
+LATER = ("agreed_samples",)  # newer keys count only where they are used: fingerprints of older files stay the same
 CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect")
 AT_LEAST = {
     "clients": 1,

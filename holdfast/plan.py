@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES, Nothing
+from holdfast.accept import Sizes
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks import choose_attack
@@ -130,7 +131,13 @@ def make_plan(experiment: Experiment) -> Plan:
     about = About(task.name, task.classes)
     if encoder is not None:
         signed = not never_negative(experiment.encoder)
-        about = replace(about, encoder=encoder.fingerprint, feature_shape=encoder.feature_shape, signed=signed)
+        about = replace(
+            about,
+            encoder=encoder.fingerprint,
+            feature_shape=encoder.feature_shape,
+            signed=signed,
+            norm_bound=encoder.norm_bound,
+        )
     bench = Bench(initialise(build, experiment.seed), task.loss, task.metric, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
@@ -144,6 +151,7 @@ def make_plan(experiment: Experiment) -> Plan:
     attack = choose_attack(experiment.attack)
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
+    method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
     plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare, guard)
     try_out(plan)
     return plan

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from holdfast.absence import Nothing
-from holdfast.accept import accept, all_finite
+from holdfast.accept import Sizes, accept, all_finite, bounded_buffers
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.client import About
 from holdfast.core import (
@@ -28,14 +27,13 @@ from holdfast.core import (
     Message,
     Reply,
     State,
-    Tensors,
     Update,
     pack,
     size,
-    weighted_sum,
 )
 from holdfast.tasks import Loss, Metric, right_or_wrong
 from holdfast.trust import Judgement, Trust
+from holdfast.trust.merging import average_buffers
 from holdfast.trust.weights import check_judgement
 
 
@@ -48,7 +46,7 @@ class Bench:
     metric: Metric = right_or_wrong
     about: About = field(default_factory=About)
     producer: nn.Module | None = None
-    opened: dict[int, tuple[Any, Any]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
+    opened: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,12 @@ class Method:
     bench: Bench = field(default_factory=Bench)
     max_norm: float | None = None
     cosine: bool = False
+    sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
+    poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
+
+    def steps(self, samples: int) -> int:
+        """The steps that a client with so many samples takes in a round."""
+        return self.learning.steps(samples, self.poisson)
 
     def learning_in(self, round: int) -> Learning:
         if not self.cosine:
@@ -104,7 +108,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    updates, refused = accept(heard, state, method.max_norm)  # a bad update is refused, named and counted
+    updates, refused, claims = accept(heard, state, method.max_norm, method.sizes, method.steps)  # validate
+    state = replace(state, claims=claims)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
@@ -161,6 +166,8 @@ def train_messages(state: State, federation: Federation, method: Method) -> list
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
+    if method.trust.bounds_buffers:
+        updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, federation, state))
 
 
@@ -182,7 +189,7 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         state,
         model=model,
         algorithm=memory,
-        buffers=average_buffers(judged, state.buffers),
+        buffers=average_buffers(judged.updates, judged.weights, state.buffers),
         trust=judged.memory,
         accepted={**state.accepted, **counted},
     )
@@ -203,19 +210,6 @@ def notes_of(reply: Reply) -> list[str]:
 def mean_loss(replies: Sequence[Reply]) -> float | None:
     losses = [float(reply.scalars.get("loss", math.nan)) for reply in replies]
     return sum(losses) / len(losses) if losses and math.isfinite(sum(losses)) else None
-
-
-def average_buffers(judged: Judgement, buffers: Tensors) -> Tensors:
-    """Buffers are averaged with the same weights; counters, being whole numbers, take the largest."""
-    real = [(u.buffers, w) for u, w in zip(judged.updates, judged.weights, strict=True) if u.buffers]
-    if not real or not buffers:
-        return buffers
-    total = sum(weight for _, weight in real)
-    if total <= 0:
-        return buffers
-    floats = [{n: t for n, t in values.items() if t.is_floating_point()} for values, _ in real]
-    mean = weighted_sum(floats, [weight / total for _, weight in real])
-    return {n: mean[n] if n in mean else torch.stack([v[n] for v, _ in real]).amax(0) for n in buffers}
 
 
 class Clock:

@@ -178,6 +178,7 @@ class Run:
             "round": str(state.round),
             "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
             "absent": json.dumps(list(state.absent)),
+            "claims": json.dumps({str(client): samples for client, samples in state.claims.items()}),
             "digests": json.dumps(digests),
         }
         groups = {group: getattr(state, group) for group in GROUPS}
@@ -219,6 +220,7 @@ class Run:
             **{group: unpack(tensors, group) for group in GROUPS},
             accepted={int(client): last for client, last in json.loads(facts["accepted"]).items()},
             absent=tuple(json.loads(facts["absent"])),
+            claims={int(client): samples for client, samples in json.loads(facts.get("claims", "{}")).items()},
             digests=digests,
         )
 

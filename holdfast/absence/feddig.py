@@ -148,7 +148,7 @@ class FedDig(Nothing):
             if not sealed:
                 continue
             try:
-                receive_one(self, method, reply, sealed)
+                receive_one(self, method, reply.client, state.claims[reply.client], sealed)
                 digests[reply.client] = sealed
             except HoldfastError as error:
                 refused[reply.client] = str(error)
@@ -195,7 +195,7 @@ class FedDig(Nothing):
     def standing(self, method: Method, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
         has the right means and spread but blurred borders between classes, which the model knows better by now."""
-        found = samples_of(self, method, self.believed(state), state.round, clients)
+        found = samples_of(self, method, self.believed(state), state.round, clients, state.claims)
         share = (TEACH if self.mode == "moments" else 0.0) if self.teach is None else self.teach
         if not share:
             return found

@@ -12,6 +12,7 @@ same release (a lost reply, a run that was killed) answers with the same bytes, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from holdfast.compact import Compact, bytes_of
-from holdfast.core import Reply, Tensors
+from holdfast.compact import LEVELS, Compact, bytes_of
+from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
+from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
 from holdfast.files import Damaged, Store
 from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
@@ -73,7 +75,12 @@ def check_options(options: FedDig) -> None:
 
 
 def check_features(options: FedDig, about: About) -> None:
-    """Refuse strict modes where the encoder's features have no public bound."""
+    """Refuse an encoder whose features have no public bound: whatever is in a digest must lie within it."""
+    if options.mode == "paper" and about.feature_shape and about.norm_bound is None:
+        raise HoldfastError(
+            "encoder: it names no norm_bound, so nobody could tell a digest's features from absurd ones; "
+            "give the Encoder the length that no feature vector exceeds."
+        )
     if options.mode != "paper" and len(about.feature_shape) != 1:
         shape = "x".join(map(str, about.feature_shape))
         raise HoldfastError(
@@ -184,7 +191,7 @@ def paper_release(
 ) -> tuple[Tensors, Claim]:
     """Line 3 of the paper's Algorithm 1: mix one's features and perturb them."""
     digest = make_digest(
-        features,
+        features if about.norm_bound is None else shortened(features, about.norm_bound),
         labels,
         about.classes,
         generator=generator,
@@ -214,8 +221,7 @@ def strict_mix(
     options: FedDig, z: Any, y: Any, classes: int, generator: torch.Generator, source: Source
 ) -> MixedDigests:
     """Mixed digests with exact noise: Gaussian on an l2 grid, or at delta 0 Laplace on the l1 grid that holds it."""
-    norm_l1 = options.delta == 0
-    grid = Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(z.shape[1]) if norm_l1 else 1.0))
+    grid = strict_grid(options, z.shape[1])
     epsilon, by_class = options.true_epsilon, options.strategy == "within"
     if options.mode == "dp-label-public":
         return dp_label_public(
@@ -227,6 +233,12 @@ def strict_mix(
         epsilon_labels=epsilon * options.label_share, delta=options.delta, by_class=by_class, generator=generator,
         source=source,
     )  # fmt: skip
+
+
+def strict_grid(options: FedDig, width: int) -> Grid:
+    """An l2 grid for Gaussian noise, or the l1 grid that holds it for Laplace noise."""
+    norm_l1 = options.delta == 0
+    return Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(width) if norm_l1 else 1.0))
 
 
 def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
@@ -246,13 +258,63 @@ def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, sign
 # At the moderator -----------------------------------------------------------------------------------------------
 
 
-def receive_one(options: FedDig, method: Method, reply: Reply, sealed: Tensors) -> None:
-    """Refuse a release that is damaged, absurd, or not what this run asked for."""
+def receive_one(options: FedDig, method: Method, client: int, samples: int, sealed: Tensors) -> None:
+    """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
+    digest = opened(options, method, client, sealed)
     if options.mode == "moments":
-        where = "moment digest"
-        check_moments(opened(options, method, reply.client, sealed), where, int(reply.scalars["samples"]))
+        check_moments(digest, "moment digest", samples)
     else:
-        opened(options, method, reply.client, sealed)
+        check_rows(options, method.bench.about, digest, samples)
+
+
+def check_rows(options: FedDig, about: About, digest: Digest, samples: int) -> None:
+    """Refuse rows that no honest client with so many samples can have: too many, or too long."""
+    if digest.spd != options.spd or digest.samples > samples:
+        raise HoldfastError(
+            f"digest: it mixes {digest.samples} samples by {digest.spd}, but the client has {samples} and the run "
+            f"mixes by {options.spd}."
+        )
+    if len(digest) > (most := most_rows(options, samples, about.classes)):
+        raise HoldfastError(f"digest: it has {len(digest)} rows where {samples} samples make {most} at most.")
+    longest = float(digest.features.flatten(1).norm(dim=1).max())
+    if longest > (bound := longest_row(options, about)):
+        raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
+
+
+def most_rows(options: FedDig, samples: int, classes: int) -> int:
+    """ceil(samples / SpD); strict modes that mix within classes fill each class's last row with empty places."""
+    filled = classes - 1 if options.mode != "paper" and options.strategy == "within" else 0
+    return -(-samples // options.spd) + filled
+
+
+def longest_row(options: FedDig, about: About) -> float:
+    """What no honest row exceeds: the bound of a record, what noise adds to it, and what rounding to codes adds.
+
+    A code is off by at most half a step, and a step is at most 2 L / levels: L (1 + sqrt(width) / levels).
+    """
+    if about.norm_bound is None and options.mode == "paper":
+        return math.inf
+    length = (about.norm_bound or 0.0) if options.mode == "paper" else options.clip
+    length += noise_length(options, about.feature_shape, about.classes, length)
+    levels = LEVELS.get(COMPACT[options.bits].features, 1 << 10)
+    return 1.001 * length * (1 + math.sqrt(math.prod(about.feature_shape)) / levels)
+
+
+@functools.lru_cache(maxsize=8)
+def noise_length(options: FedDig, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
+    """The length that a row's noise exceeds less often than once in 10^20 rows.
+
+    Gaussian: sigma (sqrt k + 10). Laplace: |x|_2^2 <= |x|_1 |x|_inf, where |x|_1 / b is Gamma(k), below
+    k + 10 sqrt k + 50, and |x|_inf / b below log k + 50.
+    """
+    if not noisy(options):
+        return 0.0
+    k = math.prod(feature_shape)
+    claim = claim_of(options, feature_shape, classes)
+    scale = claim.scale * (bound if options.mode == "paper" else strict_grid(options, k).step)
+    if claim.noise == "discrete gaussian":
+        return scale * (math.sqrt(k) + 10)
+    return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
 
 
 def opened(options: FedDig, method: Method, client: int, sealed: Tensors) -> Any:
@@ -266,12 +328,20 @@ def opened(options: FedDig, method: Method, client: int, sealed: Tensors) -> Any
 
 
 def samples_of(
-    options: FedDig, method: Method, digests: Mapping[int, Tensors], round: int, clients: Sequence[int]
+    options: FedDig,
+    method: Method,
+    digests: Mapping[int, Tensors],
+    round: int,
+    clients: Sequence[int],
+    claims: Mapping[int, int] | None = None,
 ) -> list[Digest]:
-    """Features and soft labels that stand in for each of these clients in this round."""
+    """Features and soft labels that stand in for each of these clients in this round, each at most its share."""
+    claims = claims or {}
     if options.mode != "moments":
-        return [opened(options, method, client, digests[client]) for client in clients]
-    pooled, places = together(options, method, digests)
+        held = {client: opened(options, method, client, digests[client]) for client in digests}
+        claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
+        return [share_of(options, method, held[client], client, claims) for client in clients]
+    pooled, places = together(options, method, digests, claims)
     about, found = method.bench.about, []
     for client in clients:
         generator = rng(method.seed, round, client, "moments")
@@ -284,14 +354,37 @@ def samples_of(
     return found
 
 
-def together(options: FedDig, method: Method, digests: Mapping[int, Tensors]) -> tuple[Pooled, dict[int, int]]:
+def share_of(options: FedDig, method: Method, digest: Digest, client: int, claims: Mapping[int, int]) -> Digest:
+    """A digest with no more rows than the samples that count for its client allow; of more, some drawn by chance."""
+    samples = method.sizes.counted(claims, client)
+    most = most_rows(options, samples, digest.classes)
+    if len(digest) <= most:
+        return dataclasses.replace(digest, samples=min(digest.samples, samples))
+    kept = torch.randperm(len(digest), generator=rng(method.seed, -1, client, "share of digests"))[:most]
+    rows = kept.sort().values
+    return dataclasses.replace(digest, features=digest.features[rows], labels=digest.labels[rows], samples=samples)
+
+
+def together(
+    options: FedDig, method: Method, digests: Mapping[int, Tensors], claims: Mapping[int, int]
+) -> tuple[Pooled, dict[int, int]]:
     """What all moment digests say, worked out once for these digests; and each client's place in it."""
     held = {client: opened(options, method, client, digests[client]) for client in sorted(digests)}
-    kept = method.bench.opened.get(TOGETHER)
-    if kept is None or kept[0].keys() != held.keys() or any(kept[0][c] is not one for c, one in held.items()):
-        kept = (held, pool(list(held.values())))
+    claims = {**{client: max(1, round(float(d.counts.sum()))) for client, d in held.items()}, **claims}
+    shares = {client: method.sizes.counted(claims, client) / claims[client] for client in held}
+    kept = method.bench.opened.get(TOGETHER, ({}, None, {}))
+    same = kept[0].keys() == held.keys() and kept[2] == shares
+    if not same or any(kept[0][c] is not one for c, one in held.items()):
+        kept = (held, pool([scaled(one, shares[client]) for client, one in held.items()]), shares)
         method.bench.opened[TOGETHER] = kept
     return kept[1], {client: place for place, client in enumerate(held)}
+
+
+def scaled(digest: MomentDigest, share: float) -> MomentDigest:
+    """The moments of a share of the records, where more were claimed than count."""
+    if share >= 1:
+        return digest
+    return dataclasses.replace(digest, counts=digest.counts * share, shared=digest.shared * share)
 
 
 def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> MomentDigest:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.choices import Choice, choose
 from holdfast.encoders.autoencoder import Autoencoder, RandomConv
-from holdfast.encoders.contract import Encoder, EncoderChoice
+from holdfast.encoders.contract import Encoder, EncoderChoice, measured_bound
 from holdfast.encoders.guidance import guidance_producer
 from holdfast.encoders.mobilenet import MobileNetV2
 from holdfast.encoders.scattering import Scattering
@@ -21,6 +22,8 @@ ENCODERS: dict[str, type[Any]] = {
     "random": RandomConv,
     "mobilenetv2": MobileNetV2,
 }
+
+MEASURED = 64  # drawn shapes, on which an encoder without a bound is given one
 
 
 def never_negative(spec: object) -> bool:
@@ -44,4 +47,6 @@ def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder") -> 
     encoder = chosen.fit_shape(shape)
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"{key}: fit_shape of {spec!r} must give a holdfast.encoders.Encoder, got {encoder!r}.")
+    if encoder.norm_bound is None and len(shape) == 3:
+        return replace(encoder, norm_bound=measured_bound(encoder, draw_shapes(MEASURED, shape)))
     return encoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +26,7 @@ class Encoder:
     feature_shape: tuple[int, ...]
     fingerprint: str  # SHA-256 of all that determines the features: the same on every site, or the digests do not mix
     network: nn.Module  # float images in [0, 1] (n, C, H, W) -> features (n, *feature_shape)
-    norm_bound: float | None = None  # no feature vector is longer than this; None: no bound is known
+    norm_bound: float | None = None  # no feature vector in a digest is longer than this; None: no bound is known
     batch: int = 250
 
     def encode(self, images: Tensor) -> Tensor:
@@ -85,6 +86,32 @@ def check_shape(shape: tuple[int, ...], name: str, smallest: int, channels: tupl
             f"encoder {name!r}: images must have {' or '.join(map(str, channels))} channels, got {shape[0]}; "
             "choose 'scattering', which takes any number."
         )
+
+
+def measured_bound(encoder: Encoder, pictures: Tensor) -> float:
+    """A public bound for an encoder that names none: twice the longest feature vector of drawn shapes.
+
+    It is rounded up to three digits, since machines differ in the last bits.
+    """
+    longest = float(encoder.encode(pictures).flatten(1).norm(dim=1).max())
+    if not 0 < longest < math.inf:
+        raise HoldfastError(f"encoder {encoder.name!r}: drawn shapes give features of length {longest}.")
+    scale = 10.0 ** (math.floor(math.log10(2 * longest)) - 2)
+    return math.ceil(2 * longest / scale) * scale
+
+
+def shortened(features: Tensor, bound: float) -> Tensor:
+    """Features with each record at most `bound` long.
+
+    >>> shortened(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
+    """
+    lengths = features.flatten(1).norm(dim=1)
+    if not bool((lengths > bound).any()):
+        return features
+    factors: Tensor = (bound / lengths.clamp_min(1e-30)).clamp_max(1.0)
+    return features * factors.view(-1, *[1] * (features.dim() - 1))
 
 
 def fingerprint_of(recipe: Scalars, tensors: Mapping[str, Tensor]) -> str:

@@ -40,7 +40,7 @@ from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Reports, ask_testers, choose_testers
 from holdfast.trust.evidence import Flags, Values, near_duplicates
-from holdfast.trust.merging import shortened, stacked, unflat
+from holdfast.trust.merging import average_buffers, shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
 from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors
@@ -97,7 +97,8 @@ class Jury(Trust):
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
-        testers, reports = self.hear(heard, aggregate, federation, state)
+        buffers = average_buffers(heard, before.tolist(), state.buffers)
+        testers, reports = self.hear(heard, aggregate, buffers, federation, state)
         memory = blame(state.trust, reports.innocence, clients)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
@@ -113,11 +114,11 @@ class Jury(Trust):
         )
 
     def hear(
-        self, updates: Sequence[Update], aggregate: Tensors, federation: Federation, state: State
+        self, updates: Sequence[Update], aggregate: Tensors, buffers: Tensors, federation: Federation, state: State
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
-        tensors = help_tensors(aggregate, state.buffers, updates)
+        tensors = help_tensors(aggregate, buffers, updates)
         if self.evidence == "auto" and len(self.run.absence.believed(state)) >= 3 and self.run.bench.producer is None:
             return [], Reports(self.hear_digests(clients, tensors, state))
         testers = self.choose(updates, state)
@@ -144,7 +145,7 @@ class Jury(Trust):
         digests = self.run.absence.believed(state)
         holders = sorted(digests)
         bench, told = self.run.bench, {}
-        opened = samples_of(self.run.absence, self.run, digests, state.round, holders)
+        opened = samples_of(self.run.absence, self.run, digests, state.round, holders, state.claims)
         for holder, digest in zip(holders, opened, strict=True):
             few = Samples((digest.features[: self.most],), digest.labels[: self.most])
             others = [client for client in clients if client != holder]

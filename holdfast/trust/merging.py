@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.algorithms.fednova import FedNova
 from holdfast.algorithms.scaffold import Scaffold
-from holdfast.core import Tensors, Update
+from holdfast.core import Tensors, Update, weighted_sum
 from holdfast.errors import HoldfastError
 from holdfast.trust.rows import Aggregate
 from holdfast.trust.weights import Judgement
@@ -58,6 +58,17 @@ def shortened(update: Update, factor: float) -> Update:
     if factor == 1.0:
         return update
     return replace(update, delta={name: tensor * factor for name, tensor in update.delta.items()})
+
+
+def average_buffers(updates: Sequence[Update], weights: Sequence[float], buffers: Tensors) -> Tensors:
+    """Buffers are averaged with the updates' weights; counters, being whole numbers, take the lower median."""
+    real = [(update.buffers, weight) for update, weight in zip(updates, weights, strict=True) if update.buffers]
+    total = sum(weight for _, weight in real)
+    if total <= 0 or not buffers:
+        return buffers
+    floats = [{n: t for n, t in values.items() if t.is_floating_point()} for values, _ in real]
+    mean = weighted_sum(floats, [weight / total for _, weight in real])
+    return {n: mean[n] if n in mean else torch.stack([v[n] for v, _ in real]).median(0).values for n in buffers}
 
 
 def middle_buffers(updates: Sequence[Update]) -> Tensors:

@@ -40,6 +40,7 @@ class Trust:
     """A rule that weighs updates. `updates` is never empty and sorted by client."""
 
     doubts_digests: ClassVar[bool] = False  # whether digests that the others contradict are set aside (FedDig)
+    bounds_buffers: ClassVar[bool] = True  # whether running statistics far from the others' are clipped first
 
     run: Any = field(default=None, init=False, repr=False, compare=False)  # the run's Method, once ready
 
@@ -89,6 +90,8 @@ def check_judgement(rule: Trust, found: object) -> Judgement:
 class BySamples(Trust):
     """a_i = n_i / sum n: as FedAvg, FedProx and FedNova print it."""
 
+    bounds_buffers: ClassVar[bool] = False  # a plain mean, as printed
+
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
         return judgement(updates, [update.samples for update in updates], state.trust)
 
@@ -96,6 +99,8 @@ class BySamples(Trust):
 @dataclass(frozen=True)
 class Uniform(Trust):
     """a_i = 1/n: as FedDyn, AdaBest, SCAFFOLD and FedDig print it."""
+
+    bounds_buffers: ClassVar[bool] = False
 
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
         return judgement(updates, [1.0] * len(updates), state.trust)

@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import one_hostile
 import pytest
 import torch
-from torch import Tensor, nn
+from one_hostile import Liar, Lie, many, pushed, says, with_buffers, with_digest
+from torch import Tensor
 
 from holdfast.core import Absent, Federation, Message, Reply, Tensors, unpack
-from holdfast.digests import Digest, open_digest, seal_digest
 from holdfast.engines.inline import Inline
 from holdfast.experiment import from_table
 from holdfast.plan import Plan
 from holdfast.play import run
 from holdfast.runs import History
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "samples": 1000, "model": "features:32", "encoder": "scattering:32", "clients": 10, "partition": "iid",
     "rounds": 4, "lr": 0.05, "trust": "jury", "workers": 0,
 }  # fmt: skip
-Lie = Callable[[Reply], Reply]
-
-
-class Liar(Federation):
-    """A federation in which some clients rewrite what they send."""
-
-    def __init__(self, inner: Federation, lie: Lie, liars: Sequence[int]) -> None:
-        self._inner, self._lie, self._liars = inner, lie, liars
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._inner.clients
-
-    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        replies = self._inner.ask(messages)
-        train = {message.client for message in messages if message.job == "train"}
-        return [
-            self._lie(reply)
-            if isinstance(reply, Reply) and reply.client in self._liars and reply.client in train
-            else reply
-            for reply in replies
-        ]
-
-    def close(self) -> None:
-        self._inner.close()
+NORMED = "one_hostile:normed"
 
 
 def play(lie: Lie | None = None, liars: Sequence[int] = (3,), **changes: object) -> History:
-    def engine(plan: Plan, folder: Path | None) -> Federation:
-        model = plan.model()
-        inner = Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
-        return inner if lie is None else Liar(inner, lie, liars)
-
-    return run(from_table({**SMALL, **changes}), engine=engine)
-
-
-def says(**claims: object) -> Lie:
-    return lambda reply: dataclasses.replace(reply, scalars={**reply.scalars, **claims})
+    return one_hostile.play({**SMALL, **changes}, lie, liars)
 
 
 @pytest.mark.parametrize("algorithm", ["fednova", "scaffold"])
@@ -72,26 +40,13 @@ def test_claimed_steps_change_nothing(algorithm: str, steps: int) -> None:
     assert all(torch.equal(lied.state.model[name], weight) for name, weight in honest.state.model.items())
 
 
-def normed() -> nn.Module:
-    """A small network with batch norm, whose running statistics travel."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
-
-
-def with_buffers(change: Callable[[str, Tensor], Tensor]) -> Lie:
-    def lie(reply: Reply) -> Reply:
-        found = {n: change(n, t) if n.startswith("buffers/") else t for n, t in reply.tensors.items()}
-        return dataclasses.replace(reply, tensors=found)
-
-    return lie
-
-
 @pytest.mark.parametrize("value", [1e-6, 100.0, 1e30])
 @pytest.mark.parametrize("trust", ["jury", "fedtest", "krum", "median"])
 def test_running_statistics_of_one_client_do_not_ruin_the_model(trust: str, value: float) -> None:
     def loud(name: str, tensor: Tensor) -> Tensor:
         return torch.full_like(tensor, value) if "running" in name else tensor
 
-    changes = {"model": "test_one_hostile_client:normed", "trust": trust, "samples": 2000}
+    changes = {"model": NORMED, "trust": trust, "samples": 2000}
     honest, lied = play(**changes), play(with_buffers(loud), **changes)
     assert honest.accuracy[-1] > 0.6
     assert lied.accuracy[-1] > honest.accuracy[-1] - 0.06
@@ -105,8 +60,8 @@ def test_counters_take_the_median_not_the_largest() -> None:
     def late(name: str, tensor: Tensor) -> Tensor:
         return torch.full_like(tensor, 10**12) if "tracked" in name else tensor
 
-    lied = play(with_buffers(late), model="test_one_hostile_client:normed", rounds=2)
-    honest = play(model="test_one_hostile_client:normed", rounds=2)
+    lied = play(with_buffers(late), model=NORMED, rounds=2)
+    honest = play(model=NORMED, rounds=2)
     assert lied.state
     assert honest.state
     name = next(name for name in honest.state.buffers if "tracked" in name)
@@ -126,7 +81,7 @@ def test_testers_judge_with_the_new_running_statistics() -> None:
         model = plan.model()
         return Spy(Inline({id: plan.client(id, model, folder) for id in range(10)}), lambda reply: reply, ())
 
-    run(from_table({**SMALL, "model": "test_one_hostile_client:normed", "rounds": 1}), engine=engine)
+    run(from_table({**SMALL, "model": NORMED, "rounds": 1}), engine=engine)
     assert seen
     assert all(float(tensors["2.running_mean"].abs().max()) > 0 for tensors in seen)  # at first they are 0
 
@@ -134,39 +89,13 @@ def test_testers_judge_with_the_new_running_statistics() -> None:
 FEDDIG = {"absence": {"name": "feddig", "settle": "always"}, "scenario": "sequential", "rounds": 6}
 
 
-def with_digest(change: Callable[[Digest], Digest]) -> Lie:
-    def lie(reply: Reply) -> Reply:
-        sealed = unpack(reply.tensors, "digest")
-        if not sealed:
-            return reply
-        changed = {f"digest/{n}": t for n, t in seal_digest(change(open_digest(sealed))).items()}
-        rest = {name: tensor for name, tensor in reply.tensors.items() if not name.startswith("digest/")}
-        return dataclasses.replace(reply, tensors={**rest, **changed})
-
-    return lie
-
-
 @pytest.mark.parametrize("far", [1.5, 100.0, 1e6])
 def test_a_digest_with_rows_beyond_the_encoders_bound_is_refused(far: float) -> None:
-    def pushed(digest: Digest) -> Digest:
-        shift = torch.zeros(digest.feature_shape)
-        shift[0] = far
-        return dataclasses.replace(digest, features=digest.features + shift)
-
-    honest, lied = play(**FEDDIG), play(with_digest(pushed), **FEDDIG)
+    honest, lied = play(**FEDDIG), play(with_digest(lambda digest: pushed(digest, far)), **FEDDIG)
     assert any("digest is refused" in note and "client 3" in note for note in lied.records[0].notes)
     assert lied.state
     assert 3 not in lied.state.digests
     assert lied.accuracy[-1] > honest.accuracy[-1] - 0.05
-
-
-def many(digest: Digest, times: int, spd: int | None = None) -> Digest:
-    rows = len(digest) * times
-    spd = digest.spd if spd is None else spd
-    return dataclasses.replace(
-        digest, features=digest.features.repeat(times, 1), labels=digest.labels.roll(1, 1).repeat(times, 1), spd=spd,
-        samples=rows * spd, used=rows * spd,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("spd", [None, 1])

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 from holdfast.absence import Nothing
 from holdfast.algorithms.fedavg import Correction, FedAvg, Work
 from holdfast.attacks import awake
+from holdfast.context import Owner
 from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
-from holdfast.memory import Memory
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.privacy.noise import system
 from holdfast.privacy.steps import Noisy
@@ -27,37 +26,19 @@ from holdfast.trust.patches import Stamped, innocence_of
 from holdfast.trust.tester import MEASURES, held_out
 
 
-@dataclass(frozen=True)
-class About:
-    """What a digest must agree on."""
-
-    task: str = ""
-    classes: int = 0
-    encoder: str = ""  # fingerprint; empty: no features
-    feature_shape: tuple[int, ...] = ()
-    signed: bool = True  # whether features can be negative, as far as is known
-    norm_bound: float | None = None  # no feature vector is longer
-
-
-@dataclass(frozen=True)
-class Client:
+@dataclass(frozen=True, kw_only=True)
+class Client(Owner):
     """One data owner: its samples, and how it learns. The model is a workbench: each job fills it anew."""
 
-    id: int
-    seed: int
     train: Samples
     validation: Samples
-    test: Samples
     model: nn.Module
     loss: Loss
     metric: Metric
     learning: Learning
     algorithm: FedAvg
     absence: Nothing = field(default_factory=Nothing)
-    about: About = field(default_factory=About)
-    attack: Any = None  # what it does if it is hostile, in simulations
-    poisoned: Samples | None = None
-    memory: Memory = field(default_factory=Memory)
+    poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
 
@@ -99,7 +80,7 @@ def learn(client: Client, message: Message, noisy: Noisy | None = None) -> Reply
     work = Work(message.round, steps, last, learning)
     memory = client.algorithm.remember(delta, work, server, memory)
     client.memory.write(message.round, memory)
-    digest = client.absence.make_digest(client, message.round) if message.scalars.get("digest") else {}
+    digest = client.absence.make_digest(client, samples, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
         pack(delta=delta, buffers=buffers_of(client.model), digest=digest),

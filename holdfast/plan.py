@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.fitting import rehearse
 from holdfast.choices import Choice, choose
-from holdfast.client import About, Client
+from holdfast.client import Client
+from holdfast.context import About, Bench
 from holdfast.core import Learning, State
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError
@@ -31,7 +32,7 @@ from holdfast.privacy.ledger import read_policy
 from holdfast.privacy.steps import check_fit
 from holdfast.privacy.updates import PROTECTIONS, DpSgd, Guard
 from holdfast.randomness import rng
-from holdfast.round import Bench, Method
+from holdfast.round import Method
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
@@ -39,6 +40,7 @@ from holdfast.tasks.partitions import PARTITIONS, split
 from holdfast.trust import TRUSTS, Trust
 from holdfast.trust.patches import IMAGES, Stamped, fit_for_squares, stamp_everywhere
 from holdfast.trust.tester import held_out
+from holdfast.trust.weights import check_rule
 
 
 @dataclass(frozen=True)
@@ -59,36 +61,34 @@ class Plan:
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
-        raw = [self.task.train.take(part) for part in self.parts[id]]
-        train, validation, test = map(self.prepare, raw)
+        train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
         method, seed = self.method, self.experiment.seed
         attack = self.attack if id in self.hostile else None
         poisoned = None
         if attack is not None and "data" in attack.kind:
-            poisoned = self.prepare(attack.poison(raw[0], self.task.classes, rng(seed, -1, id, "poison")))
+            poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
         return Client(
-            id,
-            seed,
-            train,
-            validation,
-            test,
-            model,
-            self.task.loss,
-            self.task.metric,
-            method.learning,
-            method.algorithm,
-            method.absence,
-            method.bench.about,
-            attack,
-            poisoned,
-            Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
-            self.guard,
-            self.stamped(held_out(raw[1], raw[0], IMAGES)),
+            id=id,
+            seed=seed,
+            about=method.bench.about,
+            memory=Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
+            attack=attack,
+            train=self.prepare(train),
+            validation=self.prepare(validation),
+            model=model,
+            loss=self.task.loss,
+            metric=self.task.metric,
+            learning=method.learning,
+            algorithm=method.algorithm,
+            absence=method.absence,
+            poisoned=poisoned,
+            guard=self.guard,
+            stamped=self.stamped(held_out(validation, train, IMAGES)),
         )
 
     def stamped(self, few: Samples) -> Stamped | None:
         """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
-        if not getattr(self.method.trust, "patches", 0) or not fit_for_squares(self.task.shape):
+        if not self.method.trust.stamps_images or not fit_for_squares(self.task.shape):
             return None
         return Stamped(self.prepare(stamp_everywhere(few)), len(few))
 
@@ -98,8 +98,8 @@ class Plan:
 
     def start(self) -> State:
         """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
-        chosen: Any = self.method.absence if self.guard is None else self.guard.options
-        if (named := getattr(chosen, "policy", None)) is not None:
+        named = self.method.absence.named_policy if self.guard is None else self.guard.options.policy
+        if named is not None:
             read_policy(named_policy(named))
         model = self.model()
         weights = weights_of(model)
@@ -144,8 +144,8 @@ def make_plan(experiment: Experiment) -> Plan:
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
         bench = replace(bench, producer=fast_layout(producer))
     method = choose_method(experiment, absence, bench)
-    root = partial(moderators_samples, experiment, task, prepare)
-    method = replace(method, trust=method.trust.ready(method, root))
+    method = replace(method, own_samples=lru_cache(maxsize=2)(partial(moderators_samples, experiment, task, prepare)))
+    check_rule(method.trust, experiment.trust.name, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     attack = choose_attack(experiment.attack)
@@ -162,14 +162,13 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if not isinstance(options, DpSgd):
         return None, method
-    absence: Any = method.absence
-    named = {policy for policy in (options.policy, getattr(absence, "policy", None)) if policy}
+    absence = method.absence
+    named = {policy for policy in (options.policy, absence.named_policy) if policy}
     if len(named) > 1:
         raise HoldfastError("absence.policy and protect.policy name two files; a client has one policy.")
     for policy in named:
         options = replace(options, policy=policy)
-        if hasattr(absence, "policy"):
-            method = replace(method, absence=replace(absence, policy=policy))
+        method = replace(method, absence=absence.with_policy(policy))
     keep = 2 * experiment.checkpoint_every + 2
     series = replace(experiment, data=None).fingerprint[:16]  # wherever its data lie
     return Guard(options, experiment.rounds, series, keep), method
@@ -184,10 +183,12 @@ def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Met
         rule = "derive a class from holdfast.trust.Trust, with a method judge"
         raise HoldfastError(f"trust: {experiment.trust} is no trust rule; {rule}.")
     return Method(
-        algorithm,
-        absence,
-        trust,
-        Learning(experiment.epochs, experiment.batch_size, experiment.lr, experiment.momentum, experiment.weight_decay),
+        algorithm=algorithm,
+        absence=absence,
+        trust=trust,
+        learning=Learning(
+            experiment.epochs, experiment.batch_size, experiment.lr, experiment.momentum, experiment.weight_decay
+        ),
         rounds=experiment.rounds,
         clients=experiment.clients,
         seed=experiment.seed,

@@ -12,18 +12,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from torch import nn
+from functools import partial
 
 from holdfast.absence import Nothing
-from holdfast.accept import Sizes, accept, all_finite, bounded_buffers
-from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import About
+from holdfast.accept import accept, all_finite, bounded_buffers
+from holdfast.context import Context
 from holdfast.core import (
     Absent,
     Federation,
-    Learning,
     Message,
     Reply,
     State,
@@ -31,49 +27,17 @@ from holdfast.core import (
     pack,
     size,
 )
-from holdfast.tasks import Loss, Metric, right_or_wrong
-from holdfast.trust import Judgement, Trust
+from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.merging import average_buffers
 from holdfast.trust.weights import check_judgement
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What the moderator computes with itself: a model, and (FedDig) the guidance producer P_G if that needs one."""
+@dataclass(frozen=True, kw_only=True)
+class Method(Context):
+    """Three independent choices, in the run's context: how they learn (`algorithm`), who stands in, whom to believe."""
 
-    model: nn.Module = field(default_factory=nn.Identity)
-    loss: Loss = nn.functional.cross_entropy
-    metric: Metric = right_or_wrong
-    about: About = field(default_factory=About)
-    producer: nn.Module | None = None
-    opened: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False)  # digests, sealed and unpacked
-
-
-@dataclass(frozen=True)
-class Method:
-    """Three independent choices (how they learn, who stands in, whom to believe) and the settings of a round."""
-
-    algorithm: FedAvg
     absence: Nothing
     trust: Trust
-    learning: Learning
-    rounds: int
-    clients: int
-    seed: int
-    bench: Bench = field(default_factory=Bench)
-    max_norm: float | None = None
-    cosine: bool = False
-    sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
-    poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
-
-    def steps(self, samples: int) -> int:
-        """The steps that a client with so many samples takes in a round."""
-        return self.learning.steps(samples, self.poisson)
-
-    def learning_in(self, round: int) -> Learning:
-        if not self.cosine:
-            return self.learning
-        return replace(self.learning, lr=self.learning.lr * 0.5 * (1 + math.cos(math.pi * round / self.rounds)))
 
 
 @dataclass(frozen=True)
@@ -118,6 +82,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
     after = learn(replace(state, digests=digests), updates, judged, method)
+    if method.trust.doubts_digests:
+        after = method.absence.review(state, after, method)
     missed = [*absent, *refused, *judged.unheard]
     after = method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
     clock.lap("server_step")
@@ -168,7 +134,8 @@ def judge(updates: Sequence[Update], federation: Federation, state: State, metho
         return Judgement([], [], {}, state.trust)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
-    return check_judgement(method.trust, method.trust.judge(updates, federation, state))
+    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method))
+    return check_judgement(method.trust, method.trust.judge(updates, hearing, state))
 
 
 def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:

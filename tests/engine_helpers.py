@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from holdfast.accept import norm_of
 from holdfast.client import JOBS
-from holdfast.core import Federation, Reply, State, Tensors, Update, pack
+from holdfast.core import Reply, State, Tensors, Update, pack
 from holdfast.engines.embedded import without_script
 from holdfast.experiment import Experiment, from_table
 from holdfast.play import resume, run
 from holdfast.runs import History, Run
 from holdfast.tasks import Samples, Task
-from holdfast.trust import Judgement, Trust
+from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.weights import judgement
 
 CLASSES = 4
@@ -52,7 +52,7 @@ class Careful(Trust):
 
     power: float = 1.0
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         masses = [1 / (1e-9 + norm_of(update.delta)) ** self.power for update in updates]
         return judgement(updates, masses, state.trust)
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from holdfast.absence import FedDig
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import About
 from holdfast.compact import Compact
+from holdfast.context import About, Bench
 from holdfast.core import Absent, Learning, Message, Reply, State, Tensors, pack
 from holdfast.digests import Digest, seal_digest
 from holdfast.encoders.contract import Encoder
 from holdfast.experiment import Experiment, from_table
 from holdfast.models import weights_of
-from holdfast.round import Bench, Method
+from holdfast.round import Method
 from holdfast.tasks import Samples, Task
 from holdfast.trust.weights import Uniform
 
@@ -71,7 +71,10 @@ def sealed(digest: Digest) -> Tensors:
 def method_with(absence: FedDig, algorithm: FedAvg | None = None, clients: int = 2, momentum: float = 0.0) -> Method:
     learning = Learning(epochs=1, batch_size=8, lr=0.1, momentum=momentum)
     bench = Bench(OneLayer(), about=ABOUT)
-    return Method(algorithm or FedAvg(), absence, Uniform(), learning, rounds=9, clients=clients, seed=0, bench=bench)
+    return Method(
+        algorithm=algorithm or FedAvg(), absence=absence, trust=Uniform(), learning=learning, rounds=9,
+        clients=clients, seed=0, bench=bench,
+    )  # fmt: skip
 
 
 def start(method: Method) -> State:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from holdfast.absence import FedDig
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import About, Client
+from holdfast.client import Client
+from holdfast.context import About, Bench
 from holdfast.core import Learning
 from holdfast.encoders.contract import Encoder
 from holdfast.experiment import Experiment, from_table
 from holdfast.memory import Memory
-from holdfast.round import Bench, Method
+from holdfast.round import Method
 from holdfast.tasks import Samples, Task, right_or_wrong
 from holdfast.trust.weights import Uniform
 
@@ -86,11 +87,15 @@ def client(absence: FedDig, samples: Samples | None = None, folder: Path | None 
     own = samples or records()
     model = nn.Linear(9, 4)
     return Client(
-        id, 0, own, own, own, model, nn.functional.cross_entropy, right_or_wrong, Learning(), FedAvg(), absence, ABOUT,
+        id=id, seed=0, train=own, validation=own, model=model, loss=nn.functional.cross_entropy,
+        metric=right_or_wrong, learning=Learning(), algorithm=FedAvg(), absence=absence, about=ABOUT,
         memory=Memory(folder),
     )  # fmt: skip
 
 
 def method(absence: FedDig) -> Method:
     bench = Bench(nn.Linear(9, 4), about=ABOUT)
-    return Method(FedAvg(), absence, Uniform(), Learning(), rounds=9, clients=2, seed=0, bench=bench)
+    return Method(
+        algorithm=FedAvg(), absence=absence, trust=Uniform(), learning=Learning(), rounds=9, clients=2, seed=0,
+        bench=bench,
+    )  # fmt: skip

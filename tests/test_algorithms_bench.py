@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from holdfast.absence import Nothing
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import About, Client
+from holdfast.client import Client
+from holdfast.context import About
+from holdfast.context import Bench as Workbench
 from holdfast.core import Learning, State
 from holdfast.engines.inline import Inline
-from holdfast.round import Bench as Workbench
 from holdfast.round import Method, Record, play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.tasks import Samples
@@ -69,12 +70,12 @@ class Bench:
         trust = TRUSTS[self.algorithm.weights]()
         count = len(self.samples)
         self.method = Method(
-            self.algorithm,
-            Nothing(),
-            trust,
-            self.learning,
-            self.rounds,
-            count,
+            algorithm=self.algorithm,
+            absence=Nothing(),
+            trust=trust,
+            learning=self.learning,
+            rounds=self.rounds,
+            clients=count,
             seed=0,
             bench=Workbench(OneWeight(), half_square, nearness, About()),
             cosine=self.cosine,
@@ -107,7 +108,10 @@ class Bench:
 
 def quadratic_client(id: int, target: float, count: int, learning: Learning, algorithm: FedAvg) -> Client:
     data = Samples((torch.ones(count, 1),), torch.full((count, 1), target))
-    return Client(id, 0, data, data, data, OneWeight(), half_square, nearness, learning, algorithm)
+    return Client(
+        id=id, seed=0, train=data, validation=data, model=OneWeight(), loss=half_square, metric=nearness,
+        learning=learning, algorithm=algorithm,
+    )  # fmt: skip
 
 
 def plain(lr: float, momentum: float = 0.0, epochs: int = 1) -> Learning:

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from holdfast.attacks import ATTACKS, Attack, Sight
 from holdfast.attacks.fitting import rehearse, without_effect
-from holdfast.core import Federation, State, Update
+from holdfast.core import State, Update
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
 from holdfast.models import weights_of
 from holdfast.plan import make_plan
 from holdfast.play import run
 from holdfast.tasks import Samples
-from holdfast.trust import Judgement, Trust
+from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.weights import judgement
 
 
@@ -215,7 +215,7 @@ ANSWERS: list[Any] = []
 class Answering(Trust):
     """A user's own rule that answers what the test says."""
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         found = ANSWERS[-1]
         return judgement(updates, found, {}) if isinstance(found, list) else found
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.absence import FedDig
 from holdfast.absence.doubt import Cells, agreements, cells_of, contradicted, in_words, mixed_cells, moment_cells
-from holdfast.core import Federation, Message, Reply, State, Tensors, Update
+from holdfast.core import Message, Reply, State, Tensors, Update
 from holdfast.digests import make_digest
 from holdfast.experiment import Experiment, from_table
 from holdfast.plan import make_plan
@@ -24,6 +24,7 @@ from holdfast.play import resume, run
 from holdfast.privacy import summary
 from holdfast.privacy.noise import system
 from holdfast.round import play_round
+from holdfast.trust import Hearing
 from holdfast.trust.jury import Jury
 from holdfast.trust.weights import Judgement, Uniform
 
@@ -173,8 +174,8 @@ def test_digests_are_judged_once_and_again_when_one_is_new() -> None:
 class Deaf(Uniform):
     """Hears everybody, and says it hardly hears client 1."""
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
-        return replace(super().judge(updates, federation, state), unheard=[1])
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
+        return replace(super().judge(updates, hearing, state), unheard=[1])
 
 
 def test_who_is_hardly_heard_is_missed_and_its_digest_teaches() -> None:

@@ -22,13 +22,17 @@ from holdfast.round import Method, Record, play_round
 from holdfast.trust.asking import choose_testers, read_report
 from holdfast.trust.fedtest import FedTest, scores_of
 from holdfast.trust.tester import accuracies, held_out, help_of, help_tensors, score_gradient, test_tensors
+from holdfast.trust.weights import Hearing, check_rule
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
 
 def method_with(trust: FedTest) -> Method:
     method = make_method(FedAvg(), LEARNING, len(SIZES))
-    return replace(method, trust=trust.ready(method, lambda count: pytest.fail("FedTest needs no samples of its own")))
+    own = lambda count: pytest.fail("FedTest needs no samples of its own")  # noqa: E731
+    method = replace(method, trust=trust, own_samples=own)
+    check_rule(trust, "fedtest", method)
+    return method
 
 
 def start(method: Method) -> State:
@@ -78,12 +82,14 @@ def bare_state(trust: FedTest) -> State:
 def test_scores_are_a_moving_average_and_weights_their_fourth_power() -> None:
     trust = method_with(FedTest(testers=2, choice="trusted", decay=0.25)).trust
     said = {0: {"1": 0.5, "2": 0.2}, 1: {"0": 0.4, "2": 0.4}, 2: {"0": 0.6, "1": 0.7}}
-    testers = trust.choose(updates(0, 1, 2), bare_state(trust))
+    testers = trust.choose(updates(0, 1, 2), method_with(trust), bare_state(trust))
     assert len(testers) == 2
     state = bare_state(trust)
     state = replace(state, trust={**state.trust, "scores": torch.tensor([0.9, 0.8, 0.1], dtype=torch.float64)})
     state.trust["tested"][:2] = True  # client 2 was never tested: its first score is the accuracy itself
-    judged = trust.judge(updates(0, 1, 2), Scripted(said), state)  # the trusted testers are 0 and 1
+    judged = trust.judge(
+        updates(0, 1, 2), Hearing(method_with(trust), Scripted(said)), state
+    )  # the trusted testers are 0 and 1
     assert judged.scores == pytest.approx({0: 0.25 * 0.9 + 0.75 * 0.4, 1: 0.25 * 0.8 + 0.75 * 0.5, 2: 0.3})
     fourth = [0.525**4, 0.575**4, 0.3**4]
     assert judged.weights == pytest.approx([f / sum(fourth) for f in fourth])
@@ -94,7 +100,9 @@ def test_scores_are_a_moving_average_and_weights_their_fourth_power() -> None:
 
 def test_without_cross_tests_a_testers_model_gets_the_mean_of_the_others() -> None:
     trust = method_with(FedTest(testers=1, choice="rotating", cross_test=False)).trust
-    judged = trust.judge(updates(0, 1, 2), Scripted({0: {"1": 0.5, "2": 0.25}}), bare_state(trust))
+    judged = trust.judge(
+        updates(0, 1, 2), Hearing(method_with(trust), Scripted({0: {"1": 0.5, "2": 0.25}})), bare_state(trust)
+    )
     assert judged.scores == pytest.approx({0: 0.375, 1: 0.5, 2: 0.25})
     assert judged.memory["tested"].tolist() == [False, True, True]
 
@@ -116,7 +124,7 @@ def test_without_cross_tests_a_testers_model_gets_the_mean_of_the_others() -> No
 def test_a_tester_that_is_late_or_talks_nonsense_is_ignored_and_named(report: object, word: str) -> None:
     trust = method_with(FedTest(testers=3)).trust
     said = {0: report, 1: {"0": 0.5, "2": 0.25}, 2: {"0": 0.5, "1": 1.0}}
-    judged = trust.judge(updates(0, 1, 2), Scripted(said), bare_state(trust))
+    judged = trust.judge(updates(0, 1, 2), Hearing(method_with(trust), Scripted(said)), bare_state(trust))
     assert judged.scores == {0: 0.5, 1: 1.0, 2: 0.25}
     assert len(judged.notes) == 1
     assert judged.notes[0].startswith("tester 0 is ignored")
@@ -125,18 +133,20 @@ def test_a_tester_that_is_late_or_talks_nonsense_is_ignored_and_named(report: ob
 
 def test_when_nobody_can_be_believed_old_scores_stay_and_before_any_all_weigh_the_same() -> None:
     trust = method_with(FedTest(testers=3)).trust
-    judged = trust.judge(updates(0, 1, 2), Scripted({0: None, 1: None, 2: None}), bare_state(trust))
+    judged = trust.judge(
+        updates(0, 1, 2), Hearing(method_with(trust), Scripted({0: None, 1: None, 2: None})), bare_state(trust)
+    )
     assert judged.weights == pytest.approx([1 / 3] * 3)
     assert len(judged.notes) == 3
     zero = {0: {"1": 0, "2": 0}, 1: {"0": 0, "2": 0}, 2: {"0": 0, "1": 0}}
-    judged = trust.judge(updates(0, 1, 2), Scripted(zero), bare_state(trust))
+    judged = trust.judge(updates(0, 1, 2), Hearing(method_with(trust), Scripted(zero)), bare_state(trust))
     assert judged.weights == pytest.approx([1 / 3] * 3)
     assert "same weight" in judged.notes[-1]
 
 
 def test_a_lone_update_needs_no_tester() -> None:
     trust = method_with(FedTest()).trust
-    judged = trust.judge(updates(1), Scripted({}), bare_state(trust))
+    judged = trust.judge(updates(1), Hearing(method_with(trust), Scripted({})), bare_state(trust))
     assert judged.weights == [1.0]
 
 
@@ -144,7 +154,9 @@ def test_stand_ins_are_tested_but_do_not_test() -> None:
     trust = method_with(FedTest(testers=3)).trust
     stand_in = replace(updates(1)[0], synthetic=True)
     federation = Scripted({0: {"1": 0.5, "2": 0.5}, 2: {"0": 0.5, "1": 0.25}})
-    judged = trust.judge([*updates(0), stand_in, *updates(2)], federation, bare_state(trust))
+    judged = trust.judge(
+        [*updates(0), stand_in, *updates(2)], Hearing(method_with(trust), federation), bare_state(trust)
+    )
     assert [message.client for message in federation.asked] == [0, 2]
     assert judged.scores[1] == 0.375
 

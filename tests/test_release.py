@@ -102,7 +102,7 @@ def test_the_papers_epsilon_is_called_nominal_and_no_noise_is_no_privacy() -> No
 def test_a_moment_digest_of_ten_classes_and_128_features_is_at_most_eleven_kilobytes(
     count: int, epsilon: float
 ) -> None:
-    from holdfast.client import About
+    from holdfast.context import About
 
     about = About("fashion-mini", 10, "a" * 64, (128,))
     generator = torch.Generator().manual_seed(0)

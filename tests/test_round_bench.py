@@ -14,11 +14,12 @@ from torch import nn
 from holdfast.absence import Nothing
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.client import About, Client
+from holdfast.client import Client
+from holdfast.context import About, Bench
 from holdfast.core import Absent, Federation, Learning, Message, Reply, State, Tensors
 from holdfast.engines.inline import Inline
 from holdfast.models import buffers_of, initialise, weights_of
-from holdfast.round import Bench, Method, Record, play_round
+from holdfast.round import Method, Record, play_round
 from holdfast.tasks import Samples, right_or_wrong
 from holdfast.trust import TRUSTS
 
@@ -39,7 +40,10 @@ def make_clients(algorithm: FedAvg, learning: Learning, sizes: Sequence[int] = S
         generator = torch.Generator().manual_seed(100 + id)
         data = Samples((torch.randn(count, 2, generator=generator),), torch.arange(count) % 2)
         loss = nn.functional.cross_entropy
-        clients[id] = Client(id, 7, data, data, data, network(), loss, right_or_wrong, learning, algorithm)
+        clients[id] = Client(
+            id=id, seed=7, train=data, validation=data, model=network(), loss=loss, metric=right_or_wrong,
+            learning=learning, algorithm=algorithm,
+        )  # fmt: skip
     return clients
 
 
@@ -86,7 +90,10 @@ class Away:
 def make_method(algorithm: FedAvg, learning: Learning, clients: int, max_norm: float | None = None) -> Method:
     trust = TRUSTS[algorithm.weights]()
     bench = Bench(network(), nn.functional.cross_entropy, right_or_wrong, About())
-    return Method(algorithm, Nothing(), trust, learning, 8, clients, seed=7, bench=bench, max_norm=max_norm)
+    return Method(
+        algorithm=algorithm, absence=Nothing(), trust=trust, learning=learning, rounds=8, clients=clients, seed=7,
+        bench=bench, max_norm=max_norm,
+    )  # fmt: skip
 
 
 def first_state(method: Method) -> State:

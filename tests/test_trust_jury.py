@@ -26,13 +26,16 @@ from holdfast.tasks import Samples
 from holdfast.trust.evidence import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of, standing
 from holdfast.trust.tester import score_gradient
+from holdfast.trust.weights import check_rule
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
 
 def method_with(trust: Jury, algorithm: FedAvg | None = None) -> Method:
     method = make_method(algorithm or FedAvg(), LEARNING, len(SIZES))
-    return replace(method, trust=trust.ready(method, lambda count: pytest.fail("a jury needs no clean data")))
+    method = replace(method, trust=trust, own_samples=lambda count: pytest.fail("a jury needs no clean data"))
+    check_rule(trust, "jury", method)
+    return method
 
 
 def vectors(*rows: list[float]) -> list[Update]:

@@ -17,12 +17,13 @@ from holdfast.experiment import Experiment
 from holdfast.plan import make_plan
 from holdfast.round import Method, play_round
 from holdfast.tasks import Samples
-from holdfast.trust import TRUSTS, Judgement, Trust
+from holdfast.trust import TRUSTS, Hearing, Judgement, Trust
 from holdfast.trust.merging import middle_buffers
 from holdfast.trust.robust import clip_norms, geometric_median, krum, median, multi_krum, trimmed_mean
+from holdfast.trust.weights import check_rule
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
-NOBODY = Inline({})
+NOBODY = Hearing(make_method(ALGORITHMS["fedavg"](), LEARNING, 9), Inline({}))
 MERGING = ("median", "trimmed", "clipping", "normclip", "nnm", "bulyan", "fltrust")
 WEIGHING = ("samples", "uniform", "krum", "multikrum", "geomedian", "fedtest", "servertest")
 
@@ -118,7 +119,9 @@ def test_merged_buffers_are_the_median() -> None:
 
 def made(algorithm: str, spec: str, sizes: tuple[int, ...] = SIZES) -> Method:
     method = make_method(ALGORITHMS[algorithm](), LEARNING, len(sizes))
-    return replace(method, trust=rule(spec).ready(method, root))
+    method = replace(method, trust=rule(spec), own_samples=root)
+    check_rule(method.trust, spec, method)
+    return method
 
 
 @pytest.mark.parametrize("spec", MERGING)

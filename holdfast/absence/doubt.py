@@ -19,20 +19,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.absence.release import open_for, open_moments_for
+from holdfast.absence.release import ReleaseOptions, open_for, open_moments_for
+from holdfast.context import Context
 from holdfast.core import Tensors
 from holdfast.digests import Digest
 from holdfast.privacy.summary import MomentDigest
-
-if TYPE_CHECKING:
-    from holdfast.absence.feddig import FedDig
-    from holdfast.round import Method
 
 Values = NDArray[np.float64]
 OTHERS = 3  # who must hold a class: of two, one could be hostile, and nobody could say which
@@ -41,10 +38,10 @@ BELOW = 0.5  # the median agreement: where noise lowers everybody's, zero alone 
 FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 
 
-def of_all(options: FedDig, method: Method, digests: Mapping[int, Tensors]) -> Tensors:
+def of_all(options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors]) -> Tensors:
     """What is to be remembered of the digests: the agreement of those that are contradicted, NaN for all others."""
-    found = contradicted({client: cells_of(options, method, sealed) for client, sealed in digests.items()})
-    values = [found.get(client, math.nan) for client in range(method.clients)]
+    found = contradicted({client: cells_of(options, context, sealed) for client, sealed in digests.items()})
+    values = [found.get(client, math.nan) for client in range(context.clients)]
     return {"contradicted": torch.tensor(values, dtype=torch.float64)}
 
 
@@ -130,11 +127,11 @@ def whitening(digests: Sequence[Cells]) -> Values:
     return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR)))
 
 
-def cells_of(options: FedDig, method: Method, sealed: Tensors) -> Cells:
+def cells_of(options: ReleaseOptions, context: Context, sealed: Tensors) -> Cells:
     """What a digest says of each class, whatever its mode."""
     if options.mode == "moments":
-        return moment_cells(open_moments_for(options, method, sealed))
-    return mixed_cells(open_for(method, sealed))
+        return moment_cells(open_moments_for(options, context, sealed))
+    return mixed_cells(open_for(context, sealed))
 
 
 def mixed_cells(digest: Digest) -> Cells:

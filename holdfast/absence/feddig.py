@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,8 @@ from holdfast.absence.following import follow_memories, last_act, memory_of, sto
 from holdfast.absence.nothing import NoStandIns, Nothing
 from holdfast.absence.release import (
     COMPACT,
+    ReleaseOptions,
     check_features,
-    check_options,
     excuse_of,
     open_for,
     receive_one,
@@ -38,71 +38,52 @@ from holdfast.absence.release import (
     samples_of,
 )
 from holdfast.attacks import awake
+from holdfast.context import Context, Owner
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Unwritable
-from holdfast.mixing import given_weights, read_weights
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
 
-if TYPE_CHECKING:
-    from holdfast.client import Client
-    from holdfast.round import Method
-
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
-EPSILON = 3.0  # of the strict modes where none is named
 TEACH, GENTLE = 0.4, 0.3  # of moments, teach and server_lr where none is named: chosen on validation seeds
 
 
 @dataclass(frozen=True)
-class FedDig(Nothing):
+class FedDig(ReleaseOptions, Nothing):
     """A missing client's digest stands in for it."""
 
     needs_features: ClassVar[bool] = True
 
-    spd: int = 4  # samples per digest
-    strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
-    weights: str = "balanced"  # of mixing; or "random", or numbers for the spd samples, as in 0.7/0.3
-    epsilon: float | None = None  # mode paper: nominal; none: only mixing. Strict modes: true, for all of a release
-    size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
-    bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
     server_epochs: int = 1
     server_lr: float | None = None  # of the server step, as a multiple of the clients' lr; none: .3 for moments, else 1
     settle: Literal["always", "when-absent"] = "when-absent"
     ema: float = 0.0  # averaging of the server model over rounds; 0: none
     literal: bool = False
-    refresh: int = 0  # ask for a new digest every so many rounds; 0: once
-    mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"  # see absence/release.py
-    delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
-    clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     teach: float | None = None  # share of a stand-in's labels that the model itself gives; none: .4 for moments, else 0
-    label_share: float = 0.5  # of epsilon that dp-full spends on labels
-    policy: str | None = None  # a policy file for clients that have none of their own
 
     def __post_init__(self) -> None:
-        if self.spd < 1 or self.server_epochs < 0 or self.refresh < 0 or self.size < 1:
-            raise ValueError("spd and size must be at least 1, server_epochs and refresh not negative.")
+        super().__post_init__()
+        if self.server_epochs < 0:
+            raise ValueError("server_epochs must not be negative.")
         if self.server_lr is not None and not 0 < self.server_lr < float("inf"):
             raise ValueError(f"server_lr must be positive, got {self.server_lr}.")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
-        if self.epsilon is not None and not 0 < self.epsilon < float("inf"):
-            raise ValueError(f"epsilon must be positive and finite, got {self.epsilon}; leave it out for no noise.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
         if self.teach is not None and not 0 <= self.teach < 1:
             raise ValueError(f"teach must be in [0, 1), got {self.teach}.")
-        check_options(self)
-        if not isinstance(weights := read_weights(self.weights), str):
-            given_weights(weights, self.spd)
 
     @property
-    def true_epsilon(self) -> float:
-        """What a strict release may cost."""
-        return EPSILON if self.epsilon is None else self.epsilon
+    def named_policy(self) -> str | None:
+        return self.policy
+
+    def with_policy(self, named: str) -> Self:
+        return replace(self, policy=named)
 
     @property
     def gentleness(self) -> float:
@@ -111,17 +92,14 @@ class FedDig(Nothing):
 
     # At a client ------------------------------------------------------------------------------------------------
 
-    def make_digest(self, client: Client, round: int) -> Tensors:
+    def make_digest(self, owner: Owner, samples: Samples, round: int) -> Tensors:
         """Line 3: what the client releases, or why it does not."""
-        from holdfast.client import samples_in
-
-        samples = samples_in(client, round)
         features, labels = samples.inputs[-1], samples.labels
-        if client.attack is not None and awake(client.attack, round, "digest"):
-            generator = rng(client.seed, round, client.id, "digest attack")
-            features, labels = client.attack.spoil(features, labels, client.about.classes, generator)
+        if owner.attack is not None and awake(owner.attack, round, "digest"):
+            generator = rng(owner.seed, round, owner.id, "digest attack")
+            features, labels = owner.attack.spoil(features, labels, owner.about.classes, generator)
         try:
-            return release(self, client, features, labels, round)
+            return release(self, owner, features, labels, round)
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
@@ -129,18 +107,18 @@ class FedDig(Nothing):
 
     # At the moderator -------------------------------------------------------------------------------------------
 
-    def begin(self, method: Method) -> Tensors:
-        check_features(self, method.bench.about)
-        producer = method.bench.producer
+    def begin(self, context: Context) -> Tensors:
+        check_features(self, context.bench.about)
+        producer = context.bench.producer
         guidance = {} if producer is None else guidance_of(producer)
-        return {"stood_in": torch.full((method.clients,), -1), **guidance}
+        return {"stood_in": torch.full((context.clients,), -1), **guidance}
 
     def wants_digest(self, state: State, client: int) -> bool:
         due = self.refresh > 0 and state.round % self.refresh == 0
         return due or client not in state.digests
 
     def receive(
-        self, state: State, replies: Sequence[Reply], method: Method
+        self, state: State, replies: Sequence[Reply], context: Context
     ) -> tuple[Mapping[int, Tensors], dict[int, str]]:
         digests, refused = dict(state.digests), {}
         for reply in replies:
@@ -148,7 +126,7 @@ class FedDig(Nothing):
             if not sealed:
                 continue
             try:
-                receive_one(self, method, reply.client, state.claims[reply.client], sealed)
+                receive_one(self, context, reply.client, state.claims[reply.client], sealed)
                 digests[reply.client] = sealed
             except HoldfastError as error:
                 refused[reply.client] = str(error)
@@ -161,45 +139,58 @@ class FedDig(Nothing):
     def doubts(self, state: State) -> dict[int, str]:
         return doubt.in_words(state.absence)
 
-    def stand_ins(self, state: State, method: Method) -> NoStandIns:
-        return StandIns(self, state, method)
+    def review(self, before: State, after: State, context: Context) -> State:
+        """Which digests the others contradict, whenever a new one came."""
+        if all(before.digests.get(client) is sealed for client, sealed in after.digests.items()):
+            return after
+        return replace(after, absence={**after.absence, **doubt.of_all(self, context, after.digests)})
 
-    def recall(self, state: State, method: Method, client: int) -> Update:
+    def testimony(self, state: State, context: Context) -> Mapping[int, Samples]:
+        if context.bench.producer is not None:  # the model reads guidance besides, which no client's digest holds
+            return {}
+        believed = self.believed(state)
+        holders = sorted(believed)
+        opened = samples_of(self, context, believed, state.round, holders, state.claims)
+        return {h: Samples((digest.features,), digest.labels) for h, digest in zip(holders, opened, strict=True)}
+
+    def stand_ins(self, state: State, context: Context) -> NoStandIns:
+        return StandIns(self, state, context)
+
+    def recall(self, state: State, context: Context, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
         from holdfast.client import Client, train_job
 
-        [digest] = self.standing(method, state, [client])
-        bench = method.bench
+        [digest] = self.standing(context, state, [client])
+        bench = context.bench
         samples = Samples((digest.features,), digest.labels)
         if bench.producer is not None:
             samples = Samples((guide(bench.producer, state, digest.features), digest.features), digest.labels)
         stand_in = Client(
             id=client,
-            seed=method.seed,
+            seed=context.seed,
             train=samples,
             validation=samples,
-            test=samples,
             model=bench.model,
             loss=bench.loss,
             metric=bench.metric,
-            learning=method.learning,
-            algorithm=method.algorithm,
+            learning=context.learning,
+            algorithm=context.algorithm,
         )
-        server = method.algorithm.broadcast(state.algorithm)
+        server = context.algorithm.broadcast(state.algorithm)
         tensors = pack(model=state.model, buffers=state.buffers, server=server, memory=memory_of(state, client))
-        scalars = {"accepted": last_act(state, client), "lr": method.learning_in(state.round).lr}
+        scalars = {"accepted": last_act(state, client), "lr": context.learning_in(state.round).lr}
         reply = train_job(stand_in, Message(client, state.round, "train", tensors, scalars))
         delta, buffers = (unpack(reply.tensors, group) for group in ("delta", "buffers"))
         return Update(client, delta, digest.samples, reply.scalars["steps"], buffers, synthetic=True)
 
-    def standing(self, method: Method, state: State, clients: Sequence[int]) -> list[Digest]:
+    def standing(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
         has the right means and spread but blurred borders between classes, which the model knows better by now."""
-        found = samples_of(self, method, self.believed(state), state.round, clients, state.claims)
+        found = samples_of(self, context, self.believed(state), state.round, clients, state.claims)
         share = (TEACH if self.mode == "moments" else 0.0) if self.teach is None else self.teach
         if not share:
             return found
-        bench = method.bench
+        bench = context.bench
         fill(bench.model, state.model, state.buffers)
         bench.model.eval()
         taught = []
@@ -215,41 +206,38 @@ class FedDig(Nothing):
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
 
     def server_step(
-        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], method: Method
+        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], context: Context
     ) -> State:
-        """Lines 20-22; before it, which digests are doubted, and what each client remembers by now."""
-        absence = {**after.absence, **follow_memories(before, after, updates, method)}
-        new = any(before.digests.get(client) is not sealed for client, sealed in after.digests.items())
-        if new and method.trust.doubts_digests:
-            absence |= doubt.of_all(self, method, after.digests)
+        """Lines 20-22; before it, what each client remembers by now."""
+        absence = {**after.absence, **follow_memories(before, after, updates, context)}
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
         if self.believed(after) and self.server_epochs and (missed or self.settle == "always"):
-            model, guidance = self.learn_from_digests(after, method)
+            model, guidance = self.learn_from_digests(after, context)
             absence |= guidance
             if self.literal:
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
-            memory = method.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
+            memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         if self.ema:
             past = unpack(absence, "ema") or model
             absence |= pack(ema={n: self.ema * past[n] + (1 - self.ema) * model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
 
-    def learn_from_digests(self, state: State, method: Method) -> tuple[Tensors, Tensors]:
+    def learn_from_digests(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
         from holdfast.client import train
 
-        opened = self.standing(method, state, sorted(self.believed(state)))
+        opened = self.standing(context, state, sorted(self.believed(state)))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
-        bench = method.bench
+        bench = context.bench
         fill(bench.model, state.model, state.buffers)
         whole: nn.Module = bench.model
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = method.learning_in(state.round)
+        learning = context.learning_in(state.round)
         learning = replace(learning, epochs=self.server_epochs, lr=learning.lr * self.gentleness)
-        batches = rng(method.seed, state.round, -1, "server step")
+        batches = rng(context.seed, state.round, -1, "server step")
         train(whole, Samples((features,), labels), learning, batches, bench.loss)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
 
@@ -260,8 +248,8 @@ class FedDig(Nothing):
 class StandIns(NoStandIns):
     """Stand-ins at work in a thread of the moderator's, while the clients train."""
 
-    def __init__(self, feddig: FedDig, state: State, method: Method) -> None:
-        self._feddig, self._state, self._method = feddig, state, method
+    def __init__(self, feddig: FedDig, state: State, context: Context) -> None:
+        self._feddig, self._state, self._context = feddig, state, context
         self._believed = feddig.believed(state)
         # Told to a new thread, since convolutions there would otherwise use all cores: slower, and other bits.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
@@ -279,7 +267,7 @@ class StandIns(NoStandIns):
         return updates
 
     def _submit(self, client: int) -> Future[Update]:
-        return self._thread.submit(self._feddig.recall, self._state, self._method, client)
+        return self._thread.submit(self._feddig.recall, self._state, self._context, client)
 
 
 class Guided(nn.Module):

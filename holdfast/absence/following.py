@@ -7,13 +7,10 @@ and the client, when it is back, where its stand-in did.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.algorithms.fedavg import Work
+from holdfast.context import Context
 from holdfast.core import State, Tensors, Update, unpack
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
 
 
 def memory_of(state: State, client: int) -> Tensors:
@@ -31,20 +28,20 @@ def last_act(state: State, client: int) -> int:
     return max(stood_in(state, client), state.accepted.get(client, -1))
 
 
-def follow_memories(state: State, after: State, updates: Sequence[Update], method: Method) -> Tensors:
+def follow_memories(state: State, after: State, updates: Sequence[Update], context: Context) -> Tensors:
     """When each stand-in last acted, and what each client remembers after this round."""
     acted = state.absence["stood_in"].clone()
     followed: Tensors = {}
-    server = method.algorithm.broadcast(state.algorithm)
+    server = context.algorithm.broadcast(state.algorithm)
     for update in updates:
         if update.synthetic:
             acted[update.client] = state.round
         elif after.accepted.get(update.client) != state.round:
             continue  # it did not count, so the client goes back to what it remembered before
-        if method.algorithm.remembers:
+        if context.algorithm.remembers:
             own = state.accepted.get(update.client, -1)  # all that a client knows of when it last acted
             last = last_act(state, update.client) if update.synthetic else own
-            work = Work(state.round, update.steps, last, method.learning_in(state.round))
-            memory = method.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
+            work = Work(state.round, update.steps, last, context.learning_in(state.round))
+            memory = context.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
             followed |= {f"memory/{update.client}/{name}": tensor for name, tensor in memory.items()}
     return {"stood_in": acted, **followed}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
+from holdfast.context import Context, Owner
 from holdfast.core import Reply, State, Tensors, Update
-
-if TYPE_CHECKING:
-    from holdfast.client import Client
-    from holdfast.round import Method
+from holdfast.tasks import Samples
 
 
 class NoStandIns:
@@ -27,7 +25,7 @@ class Nothing:
 
     needs_features: ClassVar[bool] = False  # whether the model must read encoded features
 
-    def begin(self, method: Method) -> Tensors:
+    def begin(self, context: Context) -> Tensors:
         """The moderator's memory before round 1."""
         return {}
 
@@ -35,8 +33,17 @@ class Nothing:
         """Whether the client is asked for its digest along with this round's update."""
         return False
 
-    def make_digest(self, client: Client, round: int) -> Tensors:
-        """At the client: the digest that it is willing to leave with the moderator."""
+    @property
+    def named_policy(self) -> str | None:
+        """The policy file that the experiment names for clients that have none of their own."""
+        return None
+
+    def with_policy(self, named: str) -> Self:
+        """The same with this policy file for clients that have none of their own."""
+        return self
+
+    def make_digest(self, owner: Owner, samples: Samples, round: int) -> Tensors:
+        """At the client: the digest of its samples that it is willing to leave with the moderator."""
         return {}
 
     def memory_for(self, state: State, client: int) -> Tensors:
@@ -44,7 +51,7 @@ class Nothing:
         return {}
 
     def receive(
-        self, state: State, replies: Sequence[Reply], method: Method
+        self, state: State, replies: Sequence[Reply], context: Context
     ) -> tuple[Mapping[int, Tensors], dict[int, str]]:
         """All digests in force after this round's replies, and the clients whose new digest is refused, with why."""
         return state.digests, {}
@@ -57,12 +64,20 @@ class Nothing:
         """The clients whose digest is not believed, and why."""
         return {}
 
-    def stand_ins(self, state: State, method: Method) -> NoStandIns:
+    def testimony(self, state: State, context: Context) -> Mapping[int, Samples]:
+        """What the digests that are believed say, as samples, for trust rules that hear them."""
+        return {}
+
+    def stand_ins(self, state: State, context: Context) -> NoStandIns:
         """Start what stands in for the clients that were away in the last round, while the others train."""
         return NoStandIns()
 
+    def review(self, before: State, after: State, context: Context) -> State:
+        """The state with new digests judged by the others, for trust rules that doubt digests."""
+        return after
+
     def server_step(
-        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], method: Method
+        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], context: Context
     ) -> State:
         """The state after the moderator's own step, given that before the round and after the averaging; `missed` are
         the clients that are away, refused, or hardly heard by the trust rule."""

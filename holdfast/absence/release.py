@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.torch
@@ -25,12 +25,13 @@ import torch
 from torch import Tensor
 
 from holdfast.compact import LEVELS, Compact, bytes_of
+from holdfast.context import About, Context, Owner
 from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
 from holdfast.files import Damaged, Store
-from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
+from holdfast.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
@@ -43,11 +44,6 @@ from holdfast.privacy.summary import MomentDigest, fewest, make, moments_claim
 from holdfast.privacy.wire import check_moments, open_moments, seal_moments
 from holdfast.randomness import rng
 
-if TYPE_CHECKING:
-    from holdfast.absence.feddig import FedDig
-    from holdfast.client import About, Client
-    from holdfast.round import Method
-
 COMPACT = {  # how a digest travels, by the bits of a feature
     "32": Compact("float32"),
     "16": Compact("float16", compress=True),
@@ -55,12 +51,43 @@ COMPACT = {  # how a digest travels, by the bits of a feature
     "6": Compact("int6", compress=True),
     "4": Compact("int4", compress=True),
 }
+EPSILON = 3.0  # of the strict modes where none is named
 LONGEST_EXCUSE = 500  # bytes
 TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
 
-def check_options(options: FedDig) -> None:
+@dataclasses.dataclass(frozen=True)
+class ReleaseOptions:
+    """What a client releases of its records."""
+
+    spd: int = 4  # samples per digest
+    strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
+    weights: str = "balanced"  # of mixing; or "random", or numbers for the spd samples, as in 0.7/0.3
+    epsilon: float | None = None  # mode paper: nominal; none: only mixing. Strict modes: true, for all of a release
+    size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
+    bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
+    refresh: int = 0  # ask for a new digest every so many rounds; 0: once
+    mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"
+    delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
+    label_share: float = 0.5  # of epsilon that dp-full spends on labels
+    policy: str | None = None  # a policy file for clients that have none of their own
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def true_epsilon(self) -> float:
+        """What a strict release may cost."""
+        return EPSILON if self.epsilon is None else self.epsilon
+
+
+def check_options(options: ReleaseOptions) -> None:
     """Refuse options that the mode does not have or that would break its promise."""
+    if options.spd < 1 or options.refresh < 0 or options.size < 1:
+        raise ValueError("spd and size must be at least 1, refresh not negative.")
+    if options.epsilon is not None and not 0 < options.epsilon < math.inf:
+        raise ValueError(f"epsilon must be positive and finite, got {options.epsilon}; leave it out for no noise.")
     strict = options.mode != "paper"
     if strict and options.weights != "balanced":
         raise ValueError(f"mode {options.mode!r} mixes with equal weights; leave out weights = {options.weights!r}.")
@@ -72,9 +99,11 @@ def check_options(options: FedDig) -> None:
         raise ValueError("mode 'moments' is proved for features within a length of 1; leave clip out.")
     if not 0 < options.label_share < 1:
         raise ValueError(f"label_share must lie between 0 and 1, got {options.label_share}.")
+    if not isinstance(weights := read_weights(options.weights), str):
+        given_weights(weights, options.spd)
 
 
-def check_features(options: FedDig, about: About) -> None:
+def check_features(options: ReleaseOptions, about: About) -> None:
     """Refuse an encoder whose features have no public bound: whatever is in a digest must lie within it."""
     if options.mode == "paper" and about.feature_shape and about.norm_bound is None:
         raise HoldfastError(
@@ -92,23 +121,23 @@ def check_features(options: FedDig, about: About) -> None:
 # At a client ----------------------------------------------------------------------------------------------------
 
 
-def release(options: FedDig, client: Client, features: Tensor, labels: Tensor, round: int) -> Tensors:
+def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int) -> Tensors:
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
-    folder = client.memory._folder  # where the client keeps its things; None: it has no disk
+    folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
     shelf = None if folder is None or not noisy(options) else Shelf(folder / "releases", f"{period:06d}.safetensors")
     if shelf is not None and (kept := shelf.read()):
         return kept
-    generator = rng(client.seed, round, client.id, "digest")
-    sealed, claim = make_release(options, client.about, features, labels, generator, system())
-    what = f"digest of {client.about.task}, client {client.id}, round {round + 1}"
+    generator = rng(owner.seed, round, owner.id, "digest")
+    sealed, claim = make_release(options, owner.about, features, labels, generator, system())
+    what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
     let_out(house_of(folder, options.policy), claim, what)
     if shelf is not None:
         shelf.write(sealed)
     return sealed
 
 
-def noisy(options: FedDig) -> bool:
+def noisy(options: ReleaseOptions) -> bool:
     """Whether the release holds noise, so that making it again would be another release."""
     return options.mode != "paper" or options.epsilon is not None
 
@@ -132,7 +161,7 @@ class Shelf:
 
 
 def make_release(
-    options: FedDig, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
+    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
 ) -> tuple[Tensors, Claim]:
     """The sealed release of these records and its claim; nothing is entered anywhere."""
     if options.mode == "paper":
@@ -176,7 +205,7 @@ def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> No
         )
 
 
-def fewest_mixed(options: FedDig, mixed: MixedDigests) -> int:
+def fewest_mixed(options: ReleaseOptions, mixed: MixedDigests) -> int:
     """Records that every group of a strict release is sure to have, as far as that is public.
 
     Where labels are hidden, groups within classes follow from their randomised answers: any may be left with one.
@@ -187,7 +216,7 @@ def fewest_mixed(options: FedDig, mixed: MixedDigests) -> int:
 
 
 def paper_release(
-    options: FedDig, about: About, features: Tensor, labels: Tensor, generator: torch.Generator
+    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator
 ) -> tuple[Tensors, Claim]:
     """Line 3 of the paper's Algorithm 1: mix one's features and perturb them."""
     digest = make_digest(
@@ -207,7 +236,7 @@ def paper_release(
 
 
 def paper_claim(
-    options: FedDig, feature_shape: tuple[int, ...], signed: bool = True, fewest: int | None = None
+    options: ReleaseOptions, feature_shape: tuple[int, ...], signed: bool = True, fewest: int | None = None
 ) -> Claim:
     """The claim of published digests made of `fewest` to SpD records; signed: whether features can be negative."""
     width, sure = math.prod(feature_shape), surely_mixed(options.weights, options.spd, fewest)
@@ -218,7 +247,7 @@ def paper_claim(
 
 
 def strict_mix(
-    options: FedDig, z: Any, y: Any, classes: int, generator: torch.Generator, source: Source
+    options: ReleaseOptions, z: Any, y: Any, classes: int, generator: torch.Generator, source: Source
 ) -> MixedDigests:
     """Mixed digests with exact noise: Gaussian on an l2 grid, or at delta 0 Laplace on the l1 grid that holds it."""
     grid = strict_grid(options, z.shape[1])
@@ -235,18 +264,16 @@ def strict_mix(
     )  # fmt: skip
 
 
-def strict_grid(options: FedDig, width: int) -> Grid:
+def strict_grid(options: ReleaseOptions, width: int) -> Grid:
     """An l2 grid for Gaussian noise, or the l1 grid that holds it for Laplace noise."""
     norm_l1 = options.delta == 0
     return Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(width) if norm_l1 else 1.0))
 
 
-def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
+def claim_of(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
     """What a release with these options will promise; it does not depend on the records, so zeros will do."""
     if options.mode == "paper":
         return paper_claim(options, feature_shape, signed)
-    from holdfast.client import About
-
     about = About("", classes, "", feature_shape)
     check_features(options, about)
     if options.mode == "moments":
@@ -258,16 +285,16 @@ def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, sign
 # At the moderator -----------------------------------------------------------------------------------------------
 
 
-def receive_one(options: FedDig, method: Method, client: int, samples: int, sealed: Tensors) -> None:
+def receive_one(options: ReleaseOptions, context: Context, client: int, samples: int, sealed: Tensors) -> None:
     """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
-    digest = opened(options, method, client, sealed)
+    digest = opened(options, context, client, sealed)
     if options.mode == "moments":
         check_moments(digest, "moment digest", samples)
     else:
-        check_rows(options, method.bench.about, digest, samples)
+        check_rows(options, context.bench.about, digest, samples)
 
 
-def check_rows(options: FedDig, about: About, digest: Digest, samples: int) -> None:
+def check_rows(options: ReleaseOptions, about: About, digest: Digest, samples: int) -> None:
     """Refuse rows that no honest client with so many samples can have: too many, or too long."""
     if digest.spd != options.spd or digest.samples > samples:
         raise HoldfastError(
@@ -281,13 +308,13 @@ def check_rows(options: FedDig, about: About, digest: Digest, samples: int) -> N
         raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
 
 
-def most_rows(options: FedDig, samples: int, classes: int) -> int:
+def most_rows(options: ReleaseOptions, samples: int, classes: int) -> int:
     """ceil(samples / SpD); strict modes that mix within classes fill each class's last row with empty places."""
     filled = classes - 1 if options.mode != "paper" and options.strategy == "within" else 0
     return -(-samples // options.spd) + filled
 
 
-def longest_row(options: FedDig, about: About) -> float:
+def longest_row(options: ReleaseOptions, about: About) -> float:
     """What no honest row exceeds: the bound of a record, what noise adds to it, and what rounding to codes adds.
 
     A code is off by at most half a step, and a step is at most 2 L / levels: L (1 + sqrt(width) / levels).
@@ -301,7 +328,7 @@ def longest_row(options: FedDig, about: About) -> float:
 
 
 @functools.lru_cache(maxsize=8)
-def noise_length(options: FedDig, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
+def noise_length(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
     """The length that a row's noise exceeds less often than once in 10^20 rows.
 
     Gaussian: sigma (sqrt k + 10). Laplace: |x|_2^2 <= |x|_1 |x|_inf, where |x|_1 / b is Gamma(k), below
@@ -317,19 +344,19 @@ def noise_length(options: FedDig, feature_shape: tuple[int, ...], classes: int, 
     return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
 
 
-def opened(options: FedDig, method: Method, client: int, sealed: Tensors) -> Any:
+def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors) -> Any:
     """A client's release, checked and unpacked: once, not in every round that it is in force."""
-    kept = method.bench.opened.get(client)
+    kept = context.bench.opened.get(client)
     if kept is None or kept[0] is not sealed:
         moments = options.mode == "moments"
-        kept = (sealed, open_moments_for(options, method, sealed) if moments else open_for(method, sealed))
-        method.bench.opened[client] = kept
+        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed))
+        context.bench.opened[client] = kept
     return kept[1]
 
 
 def samples_of(
-    options: FedDig,
-    method: Method,
+    options: ReleaseOptions,
+    context: Context,
     digests: Mapping[int, Tensors],
     round: int,
     clients: Sequence[int],
@@ -338,13 +365,13 @@ def samples_of(
     """Features and soft labels that stand in for each of these clients in this round, each at most its share."""
     claims = claims or {}
     if options.mode != "moments":
-        held = {client: opened(options, method, client, digests[client]) for client in digests}
+        held = {client: opened(options, context, client, digests[client]) for client in digests}
         claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
-        return [share_of(options, method, held[client], client, claims) for client in clients]
-    pooled, places = together(options, method, digests, claims)
-    about, found = method.bench.about, []
+        return [share_of(options, context, held[client], client, claims) for client in clients]
+    pooled, places = together(options, context, digests, claims)
+    about, found = context.bench.about, []
     for client in clients:
-        generator = rng(method.seed, round, client, "moments")
+        generator = rng(context.seed, round, client, "moments")
         features, labels = draw(pooled, places[client], generator)
         soft = torch.nn.functional.one_hot(labels, about.classes).float()
         count = len(labels)
@@ -354,29 +381,31 @@ def samples_of(
     return found
 
 
-def share_of(options: FedDig, method: Method, digest: Digest, client: int, claims: Mapping[int, int]) -> Digest:
+def share_of(
+    options: ReleaseOptions, context: Context, digest: Digest, client: int, claims: Mapping[int, int]
+) -> Digest:
     """A digest with no more rows than the samples that count for its client allow; of more, some drawn by chance."""
-    samples = method.sizes.counted(claims, client)
+    samples = context.sizes.counted(claims, client)
     most = most_rows(options, samples, digest.classes)
     if len(digest) <= most:
         return dataclasses.replace(digest, samples=min(digest.samples, samples))
-    kept = torch.randperm(len(digest), generator=rng(method.seed, -1, client, "share of digests"))[:most]
+    kept = torch.randperm(len(digest), generator=rng(context.seed, -1, client, "share of digests"))[:most]
     rows = kept.sort().values
     return dataclasses.replace(digest, features=digest.features[rows], labels=digest.labels[rows], samples=samples)
 
 
 def together(
-    options: FedDig, method: Method, digests: Mapping[int, Tensors], claims: Mapping[int, int]
+    options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors], claims: Mapping[int, int]
 ) -> tuple[Pooled, dict[int, int]]:
     """What all moment digests say, worked out once for these digests; and each client's place in it."""
-    held = {client: opened(options, method, client, digests[client]) for client in sorted(digests)}
+    held = {client: opened(options, context, client, digests[client]) for client in sorted(digests)}
     claims = {**{client: max(1, round(float(d.counts.sum()))) for client, d in held.items()}, **claims}
-    shares = {client: method.sizes.counted(claims, client) / claims[client] for client in held}
-    kept = method.bench.opened.get(TOGETHER, ({}, None, {}))
+    shares = {client: context.sizes.counted(claims, client) / claims[client] for client in held}
+    kept = context.bench.opened.get(TOGETHER, ({}, None, {}))
     same = kept[0].keys() == held.keys() and kept[2] == shares
     if not same or any(kept[0][c] is not one for c, one in held.items()):
         kept = (held, pool([scaled(one, shares[client]) for client, one in held.items()]), shares)
-        method.bench.opened[TOGETHER] = kept
+        context.bench.opened[TOGETHER] = kept
     return kept[1], {client: place for place, client in enumerate(held)}
 
 
@@ -387,9 +416,9 @@ def scaled(digest: MomentDigest, share: float) -> MomentDigest:
     return dataclasses.replace(digest, counts=digest.counts * share, shared=digest.shared * share)
 
 
-def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> MomentDigest:
+def open_moments_for(options: ReleaseOptions, context: Context, sealed: Tensors) -> MomentDigest:
     refuse_excuse(sealed)
-    about = method.bench.about
+    about = context.bench.about
     expected = {
         "task": about.task,
         "encoder": about.encoder,
@@ -401,10 +430,10 @@ def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> Moment
     return open_moments(sealed, expected, "moment digest")
 
 
-def open_for(method: Method, sealed: Tensors) -> Digest:
+def open_for(context: Context, sealed: Tensors) -> Digest:
     """A mixed digest that fits this run, or a sentence why it does not."""
     refuse_excuse(sealed)
-    about = method.bench.about
+    about = context.bench.about
     return open_digest(
         {name: tensor for name, tensor in sealed.items() if name != "claim"},
         task=about.task,

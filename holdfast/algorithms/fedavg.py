@@ -39,6 +39,7 @@ class FedAvg:
 
     weights: ClassVar[str] = "samples"  # the weights of its paper: by samples, or uniform
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
+    needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
 
     def begin(self, model: Tensors) -> Tensors:
         return {}

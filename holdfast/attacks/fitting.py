@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
-from holdfast.trust import ASKING, TRUSTS
+from holdfast.trust import TRUSTS
 
 if TYPE_CHECKING:
     from holdfast.plan import Plan
@@ -81,8 +81,7 @@ def _unheard(attack: Any, experiment: Experiment) -> str | None:
     if experiment.trust.name == "auto":
         return "the algorithm's own weights ask no testers; choose a trust rule that does."
     rule = choose(TRUSTS, experiment.trust, "trust")
-    asks = isinstance(rule, ASKING) or type(rule) not in TRUSTS.values()  # a user's own may ask
-    return None if asks else f"trust '{experiment.trust}' asks no testers."
+    return None if rule.asks_clients else f"trust '{experiment.trust}' asks no testers."
 
 
 def refuse_without_effect(experiment: Experiment) -> None:

@@ -171,7 +171,7 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
     from holdfast.absence import ABSENCES
     from holdfast.absence.release import check_features, make_release
     from holdfast.choices import Choice, choose
-    from holdfast.client import About
+    from holdfast.context import About
     from holdfast.privacy.noise import system
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}

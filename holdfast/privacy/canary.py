@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.absence.release import make_release, strict_mix
-from holdfast.client import About
+from holdfast.absence.release import ReleaseOptions, make_release, strict_mix
+from holdfast.context import About
 from holdfast.privacy import audit as auditing
 from holdfast.privacy.audit import (
     Audit,
@@ -34,9 +34,6 @@ from holdfast.privacy.exact import Kind
 from holdfast.privacy.moments import Centres, scales_for
 from holdfast.privacy.noise import Source
 from holdfast.privacy.summary import stages
-
-if TYPE_CHECKING:
-    from holdfast.absence.feddig import FedDig
 
 Array = NDArray[np.float64]
 Record = tuple[Array, int]  # features, label
@@ -76,7 +73,7 @@ def worst_pair(mode: str, k: int, classes: int = 2) -> tuple[Record, Record]:
 
 
 def tell_apart(
-    options: FedDig,
+    options: ReleaseOptions,
     claim: Claim,
     pair: tuple[Record, Record],
     classes: int,
@@ -110,7 +107,7 @@ def tell_apart(
     return with_limits(found, trials, predicted, who)
 
 
-def _paper(options: FedDig, a: Array, b: Array, trials: int, source: Source) -> Membership:
+def _paper(options: ReleaseOptions, a: Array, b: Array, trials: int, source: Source) -> Membership:
     """Floating-point Laplace noise of scale tau / (S epsilon), tau being the largest feature; or none at all."""
     change = (b - a) / options.spd
     if options.epsilon is None:
@@ -138,7 +135,7 @@ def _proportion(rate: float, trials: int) -> tuple[float, float]:
 
 
 def audit_release(
-    options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
+    options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
 ) -> Audit:
     """The real release, run with each canary; what it shows of epsilon is held to the claim."""
     if claim.mode == "moments":  # classes that neither canary is in hold noise alone
@@ -151,7 +148,7 @@ class Scorer:
     """One release of one canary, and the best test's score of it."""
 
     def __init__(
-        self, options: FedDig, claim: Claim, pair: tuple[Record, Record], classes: int, source: Source
+        self, options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, source: Source
     ) -> None:
         self._options, self._claim, self._pair, self._source = options, claim, pair, source
         (a, self._label_a), (b, self._label_b) = pair

@@ -8,12 +8,12 @@ in particular: a reconstruction that is no nearer than that shows nothing; but i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from holdfast.absence.release import ReleaseOptions
 from holdfast.client import train
 from holdfast.core import Learning
 from holdfast.encoders import Encoder, draw_shapes
@@ -21,9 +21,6 @@ from holdfast.encoders.contract import as_floats
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.moments import RADIUS, scales_for
 from holdfast.tasks import Samples
-
-if TYPE_CHECKING:
-    from holdfast.absence.feddig import FedDig
 
 WORST = 0.01  # share of the records that are seen best
 
@@ -66,7 +63,7 @@ def train_decoder(encoder: Encoder, images: Tensor, generator: torch.Generator, 
 
 
 def leftovers(
-    options: FedDig, claim: Claim, features: Tensor, generator: torch.Generator, partners_known: bool
+    options: ReleaseOptions, claim: Claim, features: Tensor, generator: torch.Generator, partners_known: bool
 ) -> Tensor:
     """What a release leaves of each record: z + noise if all others are known, else the mixture that it is part of."""
     flat = features.flatten(1).double()
@@ -116,7 +113,7 @@ def try_to_see(attack: str, decoder: nn.Module, left: Tensor, images: Tensor, me
 
 
 def attacks_on(
-    options: FedDig, claim: Claim, encoder: Encoder, own: Samples, others: Samples, classes: int, seed: int = 0
+    options: ReleaseOptions, claim: Claim, encoder: Encoder, own: Samples, others: Samples, classes: int, seed: int = 0
 ) -> list[Seen]:
     """Decoders trained on others' pictures of the same kind and on drawn shapes, with partners known and not."""
     generator = torch.Generator().manual_seed(seed)

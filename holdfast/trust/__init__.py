@@ -7,7 +7,7 @@ from holdfast.trust.fedtest import FedTest
 from holdfast.trust.jury import Jury
 from holdfast.trust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, Nnm, NormClip, Trimmed
 from holdfast.trust.server import FLTrust, ServerTest
-from holdfast.trust.weights import BySamples, Judgement, Trust, Uniform
+from holdfast.trust.weights import BySamples, Hearing, Judgement, Trust, Uniform
 
 TRUSTS: dict[str, type[Trust]] = {
     "samples": BySamples,
@@ -26,6 +26,5 @@ TRUSTS: dict[str, type[Trust]] = {
     "bulyan": Bulyan,
     "fltrust": FLTrust,
 }
-ASKING = (FedTest, Jury)  # the rules that ask clients to test
 
-__all__ = ["ASKING", "TRUSTS", "BySamples", "Judgement", "Trust", "Uniform"]
+__all__ = ["TRUSTS", "BySamples", "Hearing", "Judgement", "Trust", "Uniform"]

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import ClassVar
 
 import torch
 
-from holdfast.core import Federation, State, Update
+from holdfast.core import State, Update
 from holdfast.trust import robust
-from holdfast.trust.merging import judge_merged, no_merging, stacked
+from holdfast.trust.merging import judge_merged, stacked
 from holdfast.trust.rows import norms_of
-from holdfast.trust.weights import Judgement, Root, Trust
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
+from holdfast.trust.weights import Hearing, Judgement, Trust
 
 
 @dataclass(frozen=True)
 class CentredClipping(Trust):
     """Clipped differences from the last aggregate are averaged; without tau, to their median length."""
+
+    merges_updates: ClassVar[bool] = True
 
     tau: float | None = None
     iterations: int = 1
@@ -29,11 +28,7 @@ class CentredClipping(Trust):
         if self.iterations < 1 or (self.tau is not None and self.tau <= 0):
             raise ValueError(f"tau and iterations must be above zero, got {self.tau} and {self.iterations}.")
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("clipping", method)
-        return super().ready(method, root)
-
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         rows = stacked(updates)
         centre = state.trust.get("centre", torch.zeros(rows.shape[1]))
         tau = float(norms_of(rows - centre).quantile(0.5)) if self.tau is None else self.tau

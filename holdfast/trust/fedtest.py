@@ -13,23 +13,22 @@ their own; with cross_test off a tester's model keeps its score of earlier round
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import ClassVar
 
 import torch
 
+from holdfast.context import Context
 from holdfast.core import Federation, State, Tensors, Update, size
 from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
 from holdfast.errors import HoldfastError
 from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
 from holdfast.trust.tester import test_tensors
-from holdfast.trust.weights import Judgement, Root, Trust, judgement
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
+from holdfast.trust.weights import Hearing, Judgement, Trust, judgement
 
 TESTERS = 5  # the paper's K
 LEAST_POWER, MOST_POWER = 1.0, 16.0
@@ -39,6 +38,8 @@ LEAST_POWER, MOST_POWER = 1.0, 16.0
 class FedTest(Trust):
     """Peers test each model; weights are the scores to the power of four (as published: lying testers break it)."""
 
+    asks_clients: ClassVar[bool] = True
+
     testers: int = TESTERS  # K; the usual five are all where there are fewer
     power: float = 4.0  # p
     adapt: bool = False  # raise p when the models get worse, lower it when they get better (section V.B)
@@ -47,7 +48,6 @@ class FedTest(Trust):
     cross_test: bool = True
     most: int = 200  # samples that a tester tests on
     links: str | None = None  # a file of rates: those test whom the others reach fastest (section V.A; costs.py)
-    rates: Links | None = field(default=None, init=False, repr=False, compare=False)  # of that file, once ready
 
     def __post_init__(self) -> None:
         if self.testers < 1 or self.most < 1:
@@ -59,13 +59,13 @@ class FedTest(Trust):
         if self.links is not None and self.choice != "random":
             raise ValueError(f"links choose the testers by their rates, so leave out choice, got {self.choice!r}.")
 
-    def ready(self, method: Method, root: Root) -> Self:
-        if self.testers > max(TESTERS, method.clients):
-            raise HoldfastError(f"trust 'fedtest': {self.testers} testers are more than the {method.clients} clients.")
-        ready = super().ready(method, root)
-        if self.links is not None:
-            object.__setattr__(ready, "rates", read_links(Path(self.links).expanduser(), method.clients))
-        return ready
+    def check(self, context: Context) -> None:
+        if self.testers > max(TESTERS, context.clients):
+            raise HoldfastError(f"trust 'fedtest': {self.testers} testers are more than the {context.clients} clients.")
+        self.rates(context)
+
+    def rates(self, context: Context) -> Links | None:
+        return None if self.links is None else links_of(self.links, context.clients)
 
     def begin(self, clients: int) -> Tensors:
         return {
@@ -76,14 +76,14 @@ class FedTest(Trust):
             "performance": torch.tensor(-1.0, dtype=torch.float64),
         }
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
-        testers = self.choose(updates, state)  # line 16 of the round before, among those who are here
-        reports = self.ask(testers, updates, federation, state)  # lines 6-12
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
+        testers = self.choose(updates, hearing.context, state)  # line 16 of the round before, among those who are here
+        reports = self.ask(testers, updates, hearing.federation, state)  # lines 6-12
         accuracy = mean_accuracies(reports.told, [update.client for update in updates])
         memory = self.remember(accuracy, testers, state.trust)  # line 13
         scores = scores_of(updates, memory)
         masses = [score ** float(memory["power"]) for score in scores.values()]  # line 14
-        notes = [*reports.notes, *self.told_costs(testers, updates, size(state.model))]
+        notes = [*reports.notes, *self.told_costs(testers, updates, hearing.context, size(state.model))]
         if not sum(masses) > 0:
             masses = [1.0] * len(updates)
             notes.append("no model has a score above zero, so all have the same weight in this round")
@@ -99,23 +99,26 @@ class FedTest(Trust):
             bytes_down=reports.bytes_down,
         )
 
-    def choose(self, updates: Sequence[Update], state: State) -> list[int]:
+    def choose(self, updates: Sequence[Update], context: Context, state: State) -> list[int]:
         present = present_of(updates)
-        if self.rates is not None and present:
-            places = cheapest_testers(self.rates.among(present), min(self.testers, len(present)))
+        rates = self.rates(context)
+        if rates is not None and present:
+            places = cheapest_testers(rates.among(present), min(self.testers, len(present)))
             return [present[place] for place in places]
         before = state.trust["testers"].nonzero().flatten().tolist()
         scores = state.trust["scores"].tolist()
-        return choose_testers(self.choice, self.testers, present, before, scores, self.run.seed, state.round)
+        return choose_testers(self.choice, self.testers, present, before, scores, context.seed, state.round)
 
-    def told_costs(self, testers: Sequence[int], updates: Sequence[Update], model_bytes: int) -> list[str]:
+    def told_costs(
+        self, testers: Sequence[int], updates: Sequence[Update], context: Context, model_bytes: int
+    ) -> list[str]:
         """What the round costs in the paper's model, where the links are known."""
-        present = present_of(updates)
-        if self.rates is None or not testers:
+        present, rates = present_of(updates), self.rates(context)
+        if rates is None or not testers:
             return []
         cost = cost_of_testing(len(present), len(testers), model_bytes)
         places = [present.index(tester) for tester in testers]
-        seconds = collection_seconds(self.rates.among(present), places, model_bytes)
+        seconds = collection_seconds(rates.among(present), places, model_bytes)
         return [
             f"testers, by their links: {', '.join(map(str, testers))}; "
             f"{cost.slots} slots, {cost.slots_to_test} of them until all others are tested, "
@@ -159,6 +162,12 @@ class FedTest(Trust):
 def present_of(updates: Sequence[Update]) -> list[int]:
     """The clients that are there themselves."""
     return [update.client for update in updates if not update.synthetic]
+
+
+@functools.lru_cache(maxsize=4)
+def links_of(path: str, clients: int) -> Links:
+    """The rates in a file, read once for a run."""
+    return read_links(Path(path).expanduser(), clients)
 
 
 def mean_accuracies(told: Mapping[int, Mapping[int, float]], clients: Sequence[int]) -> dict[int, float]:

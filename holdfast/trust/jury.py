@@ -29,13 +29,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core import Federation, State, Tensors, Update
+from holdfast.context import Context
+from holdfast.core import State, Tensors, Update
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Reports, ask_testers, choose_testers
@@ -44,10 +45,7 @@ from holdfast.trust.merging import average_buffers, shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
 from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors
-from holdfast.trust.weights import Judgement, Root, Trust, judgement
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
+from holdfast.trust.weights import Hearing, Judgement, Trust, judgement
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
@@ -61,6 +59,7 @@ HARDLY = 0.1  # a credibility that is said
 class Jury(Trust):
     """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
 
+    asks_clients: ClassVar[bool] = True
     doubts_digests: ClassVar[bool] = True
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
@@ -84,12 +83,15 @@ class Jury(Trust):
     def begin(self, clients: int) -> Tensors:
         return first_memory(clients)
 
-    def ready(self, method: Method, root: Root) -> Self:
-        if method.clients < 3:
-            raise HoldfastError("trust 'jury': a jury needs at least 3 clients; take trust 'samples'.")
-        return super().ready(method, root)
+    @property
+    def stamps_images(self) -> bool:
+        return self.patches > 0
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def check(self, context: Context) -> None:
+        if context.clients < 3:
+            raise HoldfastError("trust 'jury': a jury needs at least 3 clients; take trust 'samples'.")
+
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         clients = [update.client for update in updates]
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
@@ -98,7 +100,7 @@ class Jury(Trust):
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, aggregate, buffers, federation, state)
+        testers, reports = self.hear(heard, aggregate, buffers, hearing, state)
         memory = blame(state.trust, reports.innocence, clients)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
@@ -114,20 +116,22 @@ class Jury(Trust):
         )
 
     def hear(
-        self, updates: Sequence[Update], aggregate: Tensors, buffers: Tensors, federation: Federation, state: State
+        self, updates: Sequence[Update], aggregate: Tensors, buffers: Tensors, hearing: Hearing, state: State
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
         tensors = help_tensors(aggregate, buffers, updates)
-        if self.evidence == "auto" and len(self.run.absence.believed(state)) >= 3 and self.run.bench.producer is None:
-            return [], Reports(self.hear_digests(clients, tensors, state))
-        testers = self.choose(updates, state)
+        if self.evidence == "auto" and len(digests := hearing.digests()) >= 3:
+            return [], Reports(self.hear_digests(clients, tensors, digests, hearing.context))
+        testers = self.choose(updates, hearing.context, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         search = self.patches > 0 and state.round > 0 and state.round % self.patches == 0
-        return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most, search)
+        return testers, ask_testers(
+            hearing.federation, testers, tensors, tested, state.round, "help", self.most, search
+        )
 
-    def choose(self, updates: Sequence[Update], state: State) -> list[int]:
+    def choose(self, updates: Sequence[Update], context: Context, state: State) -> list[int]:
         """All peers in the first rounds; then some, drawn anew each round among those who are believed."""
         present = [update.client for update in updates if not update.synthetic]
         credibility = state.trust["credibility"].numpy()
@@ -136,18 +140,15 @@ class Jury(Trust):
             return present
         believed = [c for c in present if credibility[c] >= np.median(credibility[present]) / 2]
         before = state.trust["testers"].nonzero().flatten().tolist()
-        return choose_testers("random", count, believed, before, credibility.tolist(), self.run.seed, state.round)
+        return choose_testers("random", count, believed, before, credibility.tolist(), context.seed, state.round)
 
-    def hear_digests(self, clients: Sequence[int], tensors: Tensors, state: State) -> dict[int, dict[int, float]]:
+    def hear_digests(
+        self, clients: Sequence[int], tensors: Tensors, digests: Mapping[int, Samples], context: Context
+    ) -> dict[int, dict[int, float]]:
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
-        from holdfast.absence.release import samples_of
-
-        digests = self.run.absence.believed(state)
-        holders = sorted(digests)
-        bench, told = self.run.bench, {}
-        opened = samples_of(self.run.absence, self.run, digests, state.round, holders, state.claims)
-        for holder, digest in zip(holders, opened, strict=True):
-            few = Samples((digest.features[: self.most],), digest.labels[: self.most])
+        bench, told = context.bench, {}
+        for holder, samples in sorted(digests.items()):
+            few = Samples(tuple(tensor[: self.most] for tensor in samples.inputs), samples.labels[: self.most])
             others = [client for client in clients if client != holder]
             found = help_of(bench.model, few, bench.metric, tensors, others)
             told[holder] = {int(client): value for client, value in found.items()}

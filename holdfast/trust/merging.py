@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from holdfast.algorithms.fednova import FedNova
-from holdfast.algorithms.scaffold import Scaffold
 from holdfast.core import Tensors, Update, weighted_sum
-from holdfast.errors import HoldfastError
 from holdfast.trust.rows import Aggregate
 from holdfast.trust.weights import Judgement
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
-
-
-def no_merging(rule: str, method: Method) -> None:
-    """Refuse an algorithm that needs each client's own update as it is."""
-    algorithm = method.algorithm
-    if isinstance(algorithm, FedNova | Scaffold):
-        steps = isinstance(algorithm, FedNova)
-        why = "weighs updates by their steps" if steps else "works out a control variate of each"
-        raise HoldfastError(
-            f"trust {rule!r} changes or merges updates, and {type(algorithm).__name__} {why}: take fedavg, fedprox, "
-            "feddyn or adabest, or a rule that only weighs, such as krum, multikrum, geomedian or fedtest."
-        )
 
 
 def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:

@@ -12,19 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Self
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from holdfast.core import Federation, State, Update
+from holdfast.context import Context
+from holdfast.core import State, Update
 from holdfast.errors import HoldfastError
 from holdfast.trust import robust
-from holdfast.trust.merging import judge_merged, judge_weighed, no_merging, shortened, stacked
+from holdfast.trust.merging import judge_merged, judge_weighed, shortened, stacked
 from holdfast.trust.rows import Aggregate
-from holdfast.trust.weights import Judgement, Root, Trust
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
+from holdfast.trust.weights import Hearing, Judgement, Trust
 
 # How many updates a rule needs to withstand f hostile ones: slope x f + offset.
 NEEDS = {"trimmed": (2, 1), "krum": (2, 3), "multikrum": (2, 3), "bulyan": (4, 3), "nnm": (2, 1)}
@@ -74,11 +72,9 @@ def judged(
 class Median(Trust):
     """The median of each coordinate (Yin et al.)."""
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("median", method)
-        return super().ready(method, root)
+    merges_updates: ClassVar[bool] = True
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judge_merged(updates, robust.median(stacked(updates)))
 
 
@@ -86,14 +82,14 @@ class Median(Trust):
 class Trimmed(Trust):
     """The mean of each coordinate without its f largest and f smallest values (Yin et al.)."""
 
+    merges_updates: ClassVar[bool] = True
+
     f: int | None = None
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("trimmed", method)
-        check_hostile("trimmed", self.f, method.clients)
-        return super().ready(method, root)
+    def check(self, context: Context) -> None:
+        check_hostile("trimmed", self.f, context.clients)
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judged("trimmed", self.f, updates, robust.trimmed_mean, merge=True)
 
 
@@ -103,11 +99,10 @@ class Krum(Trust):
 
     f: int | None = None
 
-    def ready(self, method: Method, root: Root) -> Self:
-        check_hostile("krum", self.f, method.clients)
-        return super().ready(method, root)
+    def check(self, context: Context) -> None:
+        check_hostile("krum", self.f, context.clients)
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judged("krum", self.f, updates, robust.krum, merge=False)
 
 
@@ -118,13 +113,12 @@ class MultiKrum(Trust):
     f: int | None = None
     m: int | None = None
 
-    def ready(self, method: Method, root: Root) -> Self:
-        check_hostile("multikrum", self.f, method.clients)
+    def check(self, context: Context) -> None:
+        check_hostile("multikrum", self.f, context.clients)
         if self.m is not None and self.m < 1:
             raise HoldfastError(f"trust 'multikrum': m, the updates to keep, must be at least 1, got {self.m}.")
-        return super().ready(method, root)
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         def keep(rows: Tensor, f: int) -> Aggregate:
             return robust.multi_krum(rows, f, None if self.m is None else min(self.m, len(rows) - f))
 
@@ -135,14 +129,14 @@ class MultiKrum(Trust):
 class Bulyan(Trust):
     """Krum chooses, then in each coordinate the values nearest to the median are averaged (El Mhamdi et al.)."""
 
+    merges_updates: ClassVar[bool] = True
+
     f: int | None = None
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("bulyan", method)
-        check_hostile("bulyan", self.f, method.clients)
-        return super().ready(method, root)
+    def check(self, context: Context) -> None:
+        check_hostile("bulyan", self.f, context.clients)
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judged("bulyan", self.f, updates, robust.bulyan, merge=True)
 
 
@@ -150,17 +144,17 @@ class Bulyan(Trust):
 class Nnm(Trust):
     """Each update becomes the mean of its n - f nearest; then another rule (Allouah et al.)."""
 
+    merges_updates: ClassVar[bool] = True
+
     then: Literal["median", "trimmed", "krum", "multikrum", "geomedian", "mean"] = "trimmed"
     f: int | None = None
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("nnm", method)
+    def check(self, context: Context) -> None:
         for rule in ("nnm", self.then):
             if rule in NEEDS:
-                check_hostile(rule, self.f, method.clients)
-        return super().ready(method, root)
+                check_hostile(rule, self.f, context.clients)
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judged(self.then if self.then in NEEDS else "nnm", self.f, updates, self.mix, merge=True)
 
     def mix(self, rows: Tensor, f: int) -> Aggregate:
@@ -186,7 +180,7 @@ class GeometricMedian(Trust):
         if self.iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {self.iterations}.")
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         found = robust.geometric_median(stacked(updates), iterations=self.iterations)
         return judge_weighed(updates, found.weights.tolist())
 
@@ -195,17 +189,15 @@ class GeometricMedian(Trust):
 class NormClip(Trust):
     """The mean of the updates, each shortened to the bound, or to the median of their lengths (Sun et al.)."""
 
+    merges_updates: ClassVar[bool] = True
+
     bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.bound is not None and self.bound <= 0:
             raise ValueError(f"bound must be above zero, got {self.bound}; leave it out for the median length.")
 
-    def ready(self, method: Method, root: Root) -> Self:
-        no_merging("normclip", method)
-        return super().ready(method, root)
-
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         kept = robust.norm_clipping(stacked(updates), self.bound).weights * len(updates)
         clipped = [shortened(update, float(factor)) for update, factor in zip(updates, kept, strict=True)]
         plain = judge_weighed(clipped, [1.0] * len(updates))

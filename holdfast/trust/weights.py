@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import ClassVar
 
+from holdfast.context import Context
 from holdfast.core import Federation, State, Tensors, Update
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
-
-if TYPE_CHECKING:
-    from holdfast.round import Method
-
-Root = Callable[[int], Samples]  # so many samples that the moderator holds itself
 
 
 @dataclass(frozen=True)
@@ -35,26 +30,42 @@ class Judgement:
     bytes_down: int = 0
 
 
+def no_digests() -> Mapping[int, Samples]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Hearing:
+    """What a trust rule may see and whom it may ask."""
+
+    context: Context
+    federation: Federation  # the clients
+    digests: Callable[[], Mapping[int, Samples]] = no_digests  # what stands for each client at the moderator
+
+
 @dataclass(frozen=True)
 class Trust:
-    """A rule that weighs updates. `updates` is never empty and sorted by client."""
+    """A rule that weighs updates."""
 
+    asks_clients: ClassVar[bool] = False  # whether it has clients test
+    merges_updates: ClassVar[bool] = False  # whether it changes updates, or puts one in the place of all
     doubts_digests: ClassVar[bool] = False  # whether digests that the others contradict are set aside (FedDig)
     bounds_buffers: ClassVar[bool] = True  # whether running statistics far from the others' are clipped first
 
-    run: Any = field(default=None, init=False, repr=False, compare=False)  # the run's Method, once ready
+    @property
+    def stamps_images(self) -> bool:
+        """Whether clients look for backdoors by stamping their own images."""
+        return False
 
-    def ready(self, method: Method, root: Root) -> Self:
-        """This rule with what it needs of the run, or a sentence why it cannot work there."""
-        ready = copy.copy(self)
-        object.__setattr__(ready, "run", method)
-        return ready
+    def check(self, context: Context) -> None:
+        """Refuse a run in which this rule cannot work, in one sentence."""
 
     def begin(self, clients: int) -> Tensors:
         """The rule's memory before round 1."""
         return {}
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
+        """The weight of each update; `updates` is never empty and sorted by client."""
         raise NotImplementedError
 
 
@@ -64,6 +75,16 @@ def judgement(updates: Sequence[Update], masses: Sequence[float], memory: Tensor
     usable = total != 0 and math.isfinite(total)  # if not, `check_judgement` says what is wrong with the masses
     weights = [mass / total for mass in masses] if usable else list(masses)
     return Judgement(updates, weights, {u.client: w for u, w in zip(updates, weights, strict=True)}, memory)
+
+
+def check_rule(rule: Trust, name: str, context: Context) -> None:
+    """Refuse a rule that cannot work in this run, in one sentence."""
+    if rule.merges_updates and (why := context.algorithm.needs_each_update):
+        raise HoldfastError(
+            f"trust {name!r} changes or merges updates, and {type(context.algorithm).__name__} {why}: take fedavg, "
+            "fedprox, feddyn or adabest, or a rule that only weighs, such as krum, multikrum, geomedian or fedtest."
+        )
+    rule.check(context)
 
 
 def check_judgement(rule: Trust, found: object) -> Judgement:
@@ -92,7 +113,7 @@ class BySamples(Trust):
 
     bounds_buffers: ClassVar[bool] = False  # a plain mean, as printed
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judgement(updates, [update.samples for update in updates], state.trust)
 
 
@@ -102,5 +123,5 @@ class Uniform(Trust):
 
     bounds_buffers: ClassVar[bool] = False
 
-    def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
+    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judgement(updates, [1.0] * len(updates), state.trust)

@@ -1,0 +1,82 @@
+"""What the parts of a run may see of it: handed down to algorithms' callers, absences and trust rules, never back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.accept import Sizes
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.core import Learning
+from holdfast.memory import Memory
+from holdfast.tasks import Loss, Metric, Samples, right_or_wrong
+
+
+@dataclass(frozen=True)
+class About:
+    """What a digest must agree on."""
+
+    task: str = ""
+    classes: int = 0
+    encoder: str = ""  # fingerprint; empty: no features
+    feature_shape: tuple[int, ...] = ()
+    signed: bool = True  # whether features can be negative, as far as is known
+    norm_bound: float | None = None  # no feature vector is longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """One data owner, as far as what it releases is concerned."""
+
+    id: int
+    seed: int
+    about: About = field(default_factory=About)
+    memory: Memory = field(default_factory=Memory)  # its folder holds what it keeps, its policy and its ledger
+    attack: Any = None  # what it does if it is hostile, in simulations
+
+
+@dataclass(eq=False)
+class Bench:
+    """What the moderator computes with itself. It is overwritten by each use: nothing of a round is kept in it."""
+
+    model: nn.Module = field(default_factory=nn.Identity)
+    loss: Loss = nn.functional.cross_entropy
+    metric: Metric = right_or_wrong
+    about: About = field(default_factory=About)
+    producer: nn.Module | None = None  # FedDig's guidance producer P_G, where the model needs one
+    opened: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # a cache: digests, sealed and unpacked
+
+
+def no_samples(count: int) -> Samples:
+    return Samples((torch.empty(0),), torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The settings of a run, and the moderator's own means."""
+
+    algorithm: FedAvg
+    learning: Learning
+    rounds: int
+    clients: int
+    seed: int
+    bench: Bench = field(default_factory=Bench)
+    max_norm: float | None = None
+    cosine: bool = False
+    sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
+    poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
+    own_samples: Callable[[int], Samples] = no_samples  # so many samples that the moderator holds itself
+
+    def steps(self, samples: int) -> int:
+        """The steps that a client with so many samples takes in a round."""
+        return self.learning.steps(samples, self.poisson)
+
+    def learning_in(self, round: int) -> Learning:
+        if not self.cosine:
+            return self.learning
+        return replace(self.learning, lr=self.learning.lr * 0.5 * (1 + math.cos(math.pi * round / self.rounds)))

@@ -161,8 +161,8 @@ class FedDig(Nothing):
     def doubts(self, state: State) -> dict[int, str]:
         return doubt.in_words(state.absence)
 
-    def stand_ins(self, state: State, method: Method) -> NoStandIns:
-        return StandIns(self, state, method)
+    def stand_ins(self, state: State, asked: Collection[int], method: Method) -> NoStandIns:
+        return StandIns(self, state, asked, method)
 
     def recall(self, state: State, method: Method, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
@@ -260,12 +260,12 @@ class FedDig(Nothing):
 class StandIns(NoStandIns):
     """Stand-ins at work in a thread of the moderator's, while the clients train."""
 
-    def __init__(self, feddig: FedDig, state: State, method: Method) -> None:
+    def __init__(self, feddig: FedDig, state: State, asked: Collection[int], method: Method) -> None:
         self._feddig, self._state, self._method = feddig, state, method
         self._believed = feddig.believed(state)
         # Told to a new thread, since convolutions there would otherwise use all cores: slower, and other bits.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
-        presumed = [client for client in state.absent if client in self._believed]
+        presumed = [client for client in state.absent if client in asked and client in self._believed]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 
     def result(self, absent: Collection[int]) -> list[Update]:

@@ -57,8 +57,8 @@ class Nothing:
         """The clients whose digest is not believed, and why."""
         return {}
 
-    def stand_ins(self, state: State, method: Method) -> NoStandIns:
-        """Start what stands in for the clients that were away in the last round, while the others train."""
+    def stand_ins(self, state: State, asked: Collection[int], method: Method) -> NoStandIns:
+        """Start what stands in for the clients asked that were away in the last round, while the others train."""
         return NoStandIns()
 
     def server_step(

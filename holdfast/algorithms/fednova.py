@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from holdfast.algorithms.fedavg import FedAvg, add, average
 from holdfast.core import Learning, Tensors, Update
@@ -28,6 +29,8 @@ class FedNova(FedAvg):
     >>> FedNova().aggregate({"w": torch.tensor([0.0])}, [one, two], [0.25, 0.75], {}, 2, Learning(momentum=0.0))[0]
     {'w': tensor([1.2500])}
     """
+
+    needs_reach: ClassVar[bool] = True
 
     def aggregate(
         self,

@@ -18,11 +18,15 @@ from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.encoders import ENCODERS
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import from_changes, load
+from holdfast.learning.optimizers import OPTIMIZERS
+from holdfast.learning.schedules import SCHEDULES
+from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
 from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
 from holdfast.presets import PRESETS
 from holdfast.privacy.updates import PROTECTIONS
 from holdfast.scenarios import SCENARIOS
+from holdfast.selection import SELECTIONS
 from holdfast.tables import toml
 from holdfast.tasks.named import known_tasks
 from holdfast.tasks.partitions import PARTITIONS, class_counts
@@ -94,6 +98,10 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "absence": ("who stands in", ABSENCES),
     "trust": ("whom to believe", TRUSTS),
     "protect": ("what hides a record in the updates", PROTECTIONS),
+    "optimizer": ("what steps clients take", OPTIMIZERS),
+    "schedule": ("how the learning rate goes on", SCHEDULES),
+    "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
+    "selection": ("who is asked to train in a round", SELECTIONS),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),
     "partition": ("how data are dealt out", PARTITIONS),

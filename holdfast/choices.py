@@ -114,6 +114,12 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
         raise HoldfastError(f"{key}: {choice.name!r}: {error}") from None
 
 
+def refuse_other(base: type, made: object, choice: Choice, key: str) -> None:
+    """Refuse a user's own part that is of another kind."""
+    if not isinstance(made, base):
+        raise HoldfastError(f"{key}: {choice} is no {key}; derive a class from {base.__module__}.{base.__name__}.")
+
+
 def required(kind: Any) -> list[str]:
     """The options of a kind that have no usual value."""
     missing = dataclasses.MISSING

@@ -16,6 +16,7 @@ from holdfast.attacks import awake
 from holdfast.context import Owner
 from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
+from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.privacy.noise import system
 from holdfast.privacy.steps import Noisy
@@ -65,21 +66,22 @@ def learn(client: Client, message: Message, noisy: Noisy | None = None) -> Reply
     """Train the model that was sent on one's own samples; answer with the change."""
     sent, server = unpack(message.tensors, "model"), unpack(message.tensors, "server")
     last = int(message.scalars["accepted"])
-    memory, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
+    memory, kept, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
     fill(client.model, sent, unpack(message.tensors, "buffers"))
     learning = replace(client.learning, lr=float(message.scalars["lr"]))
     correction = client.algorithm.correction(sent, server, memory)
+    states = begin_states(learning.optimizer, dict(client.model.named_parameters()), kept)
     with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
         # A protected model's own chance (dropout) must be nobody's to foresee.
         torch.manual_seed(seed_of(client.seed, message.round, client.id, "model") if noisy is None else secret())
         order = rng(client.seed, message.round, client.id, "batches")
         samples = samples_in(client, message.round)
-        steps, loss = train(client.model, samples, learning, order, client.loss, correction, noisy)
+        steps, loss = train(client.model, samples, learning, order, client.loss, correction, noisy, states)
     trained = weights_of(client.model)
     delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
     work = Work(message.round, steps, last, learning)
     memory = client.algorithm.remember(delta, work, server, memory)
-    client.memory.write(message.round, memory)
+    client.memory.write(message.round, {**memory, **kept_states(states, learning)})
     digest = client.absence.make_digest(client, samples, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
@@ -100,14 +102,27 @@ def samples_in(client: Client, round: int) -> Samples:
     return client.train
 
 
-def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, list[str]]:
-    """One's memory as of the last round that counted, or as a stand-in left it; a lost one is said to be lost."""
-    if sent or not client.algorithm.remembers:
-        return sent, []
+def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, list[str]]:
+    """The algorithm's memory as of the last round that counted, or as a stand-in left it; and the optimiser's state.
+
+    A lost memory is said to be lost.
+    """
+    if not client.learning.optimizer.keep and (sent or not client.algorithm.remembers):
+        return sent, {}, []
     try:
-        return client.memory.read(last), []
+        memory = client.memory.read(last)
     except HoldfastError as error:
-        return {}, [f"{error}; client {client.id} starts with an empty one"]
+        return sent, {}, [f"{error}; client {client.id} starts with an empty one"]
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith("optimizer/")}
+    return sent or own, unpack(memory, "optimizer"), []
+
+
+def kept_states(states: States, learning: Learning) -> Tensors:
+    """The optimiser's state as a client keeps it, if it does."""
+    if not learning.optimizer.keep:
+        return {}
+    plain = {name: {part: t.contiguous() for part, t in state.items()} for name, state in states.items()}
+    return pack(optimizer=pack(**plain))
 
 
 def evaluate_job(client: Client, message: Message) -> Reply:
@@ -145,24 +160,28 @@ def train(
     loss: Loss,
     correction: Correction | None = None,
     noisy: Noisy | None = None,
+    states: States | None = None,
 ) -> tuple[int, float]:
-    """The epoch loop: SGD on shuffled batches, with an algorithm's correction added to each gradient.
+    """The epoch loop: the optimiser's steps on shuffled batches, with an algorithm's correction added to each gradient.
 
-    Where updates are protected, `noisy` draws the batches and makes the gradients. Returns the number of steps and the
-    mean loss of the last epoch (0 with noise: a loss tells of records too).
+    Where updates are protected, `noisy` draws the batches and makes the gradients. `states` are the optimiser's,
+    changed in place; none: it starts anew. Returns the number of steps and the mean loss of the last epoch (0 with
+    noise: a loss tells of records too).
     """
     model.train()
     gradients = noisy or Shuffled(generator, learning.batch_size)
-    weights = list(model.parameters())
-    velocity = [torch.zeros_like(weight) for weight in weights]
+    weights = dict(model.named_parameters())
+    states = begin_states(learning.optimizer, weights, {}) if states is None else states
     steps, total = 0, torch.zeros(())
     for _ in range(learning.epochs):
         total.zero_()
         for index in gradients.batches(len(samples)):
             total += gradients.fill_gradients(model, samples, index, loss)
+            if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
+                nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
             if correction is not None:
                 correct(model, correction)
-            descend(weights, velocity, learning)
+            descend(weights, states, learning)
             steps += 1
     return steps, float(total) / len(samples)
 
@@ -184,20 +203,6 @@ class Shuffled:
         model.zero_grad()
         value.backward()
         return value.detach() * len(index)
-
-
-@torch.no_grad()
-def descend(weights: Sequence[Tensor], velocity: Sequence[Tensor], learning: Learning) -> None:
-    """One step of SGD: v <- momentum v + gradient, w <- w - lr v.
-
-    As torch.optim.SGD does it; but making any of torch's optimisers imports its compiler, 1.6 s in each process.
-    """
-    for weight, speed in zip(weights, velocity, strict=True):
-        if weight.grad is None:
-            continue
-        gradient = weight.grad.add_(weight, alpha=learning.weight_decay) if learning.weight_decay else weight.grad
-        speed.mul_(learning.momentum).add_(gradient)
-        weight.sub_(speed, alpha=learning.lr)
 
 
 def batches(order: Tensor, size: int) -> Sequence[Tensor]:

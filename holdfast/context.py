@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +12,10 @@ from torch import nn
 from holdfast.accept import Sizes
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.core import Learning
+from holdfast.learning.schedules import Constant, Schedule
+from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.memory import Memory
+from holdfast.selection import Everyone, Selection
 from holdfast.tasks import Loss, Metric, Samples, right_or_wrong
 
 
@@ -67,8 +69,10 @@ class Context:
     seed: int
     bench: Bench = field(default_factory=Bench)
     max_norm: float | None = None
-    cosine: bool = False
+    schedule: Schedule = field(default_factory=Constant)
     sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
+    server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
+    selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
     own_samples: Callable[[int], Samples] = no_samples  # so many samples that the moderator holds itself
 
@@ -77,6 +81,4 @@ class Context:
         return self.learning.steps(samples, self.poisson)
 
     def learning_in(self, round: int) -> Learning:
-        if not self.cosine:
-            return self.learning
-        return replace(self.learning, lr=self.learning.lr * 0.5 * (1 + math.cos(math.pi * round / self.rounds)))
+        return replace(self.learning, lr=self.learning.lr * self.schedule(round, self.rounds))

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from holdfast.learning.optimizers import Optimizer, Sgd
+
 Tensors = dict[str, torch.Tensor]
 Scalars = dict[str, Any]  # what JSON can say: numbers, strings, lists, dicts
 
@@ -47,13 +49,15 @@ class Absent:
 
 @dataclass(frozen=True)
 class Learning:
-    """How a client trains: plain SGD with momentum, anew each round."""
+    """How a client trains in a round."""
 
     epochs: int = 1
     batch_size: int = 32
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
+    optimizer: Optimizer = field(default_factory=Sgd)
+    clip_norm: float | None = None  # the most that the norm of a batch's gradient may be; longer ones are shortened
 
     def steps(self, samples: int, poisson: bool = False) -> int:
         """The steps of one round on so many samples; a last sample all alone joins the batch before it.
@@ -68,7 +72,7 @@ class Learning:
         return self.epochs * (full + (rest > 0 and not alone))
 
     def reach(self, steps: int) -> float:
-        """How far `steps` steps carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
+        """How far `steps` steps of SGD carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
 
         With momentum rho, the gradient of step k counts (1 - rho^(steps - k + 1)) / (1 - rho) times, hence
         ||a||_1 = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); without momentum it is `steps`.
@@ -114,9 +118,10 @@ class State:
     absence: Tensors
     trust: Tensors
     accepted: Mapping[int, int] = field(default_factory=dict)  # client -> the last round its update counted
-    absent: Sequence[int] = ()  # clients that were not heard in the last round
+    absent: Sequence[int] = ()  # clients that were asked in the last round and not heard
     claims: Mapping[int, int] = field(default_factory=dict)  # client -> the samples it claimed when it joined
     digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
+    server_optimizer: Tensors = field(default_factory=dict)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

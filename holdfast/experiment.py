@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.choices import Choice, convert
 from holdfast.errors import HoldfastError, nearest
@@ -40,7 +40,11 @@ class Experiment:
     lr: float = 0.02
     momentum: float = 0.9
     weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Choice = Choice("constant")  # of lr, over the rounds
+    optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
+    clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
+    server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
+    selection: Choice = Choice("all")  # who is asked to train in a round
     max_norm: float | None = None  # an update with a larger norm is refused
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0
@@ -68,8 +72,10 @@ class Experiment:
             len(self.agreed_samples) != self.clients or min(self.agreed_samples) < 1
         ):
             raise HoldfastError(f"agreed_samples must be {self.clients} positive numbers, one for each client.")
-        if self.max_norm is not None and not 0 < self.max_norm < math.inf:
-            raise HoldfastError(f"max_norm must be positive, got {self.max_norm}; leave it out for no bound.")
+        for key in ("max_norm", "clip_norm"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < math.inf:
+                raise HoldfastError(f"{key} must be positive, got {value}; leave it out for no bound.")
 
     @property
     def method(self) -> str:
@@ -83,7 +89,7 @@ class Experiment:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the result."""
-        usual = {f.name: f.default for f in fields(self) if f.name in LATER}
+        usual = {f.name: plain(f.default) for f in fields(self) if f.name in LATER}
         decisive = {
             key: value
             for key, value in self.as_json().items()
@@ -92,13 +98,21 @@ class Experiment:
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {key: value.as_json() if isinstance(value, Choice) else value for key, value in values.items()}
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def plain(value: object) -> object:
+    """A key's value as JSON says it."""
+    return value.as_json() if isinstance(value, Choice) else value
 
 
 INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
-LATER = ("agreed_samples",)  # newer keys count only where they are used: fingerprints of older files stay the same
-CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect")
+# Newer keys count only where they are used: fingerprints of older files stay the same.
+LATER = ("agreed_samples", "optimizer", "clip_norm", "server_optimizer", "selection")
+CHOICES = (
+    *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
+    *("schedule", "optimizer", "server_optimizer", "selection"),
+)
 AT_LEAST = {
     "clients": 1,
     "samples": 1,

@@ -18,13 +18,14 @@ from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.fitting import rehearse
-from holdfast.choices import Choice, choose
+from holdfast.choices import Choice, choose, refuse_other
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core import Learning, State
+from holdfast.core import State
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
 from holdfast.memory import Memory
 from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
 from holdfast.privacy.house import named_policy
@@ -34,6 +35,7 @@ from holdfast.privacy.updates import PROTECTIONS, DpSgd, Guard
 from holdfast.randomness import rng
 from holdfast.round import Method
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.selection import SELECTIONS
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
 from holdfast.tasks.partitions import PARTITIONS, split
@@ -101,6 +103,9 @@ class Plan:
         named = self.method.absence.named_policy if self.guard is None else self.guard.options.policy
         if named is not None:
             read_policy(named_policy(named))
+        return self.first_state()
+
+    def first_state(self) -> State:
         model = self.model()
         weights = weights_of(model)
         method = self.method
@@ -111,6 +116,7 @@ class Plan:
             algorithm=method.algorithm.begin(weights),
             absence=method.absence.begin(method),
             trust=method.trust.begin(method.clients),
+            server_optimizer=method.server_optimizer.begin(weights),
         )
 
 
@@ -186,22 +192,16 @@ def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Met
         algorithm=algorithm,
         absence=absence,
         trust=trust,
-        learning=Learning(
-            experiment.epochs, experiment.batch_size, experiment.lr, experiment.momentum, experiment.weight_decay
-        ),
+        learning=choose_learning(experiment, algorithm),
         rounds=experiment.rounds,
         clients=experiment.clients,
         seed=experiment.seed,
         bench=bench,
         max_norm=experiment.max_norm,
-        cosine=experiment.schedule == "cosine",
+        schedule=choose_schedule(experiment),
+        server_optimizer=choose_server_optimizer(experiment),
+        selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
-
-
-def refuse_other(base: type, made: object, choice: Choice, key: str) -> None:
-    """Refuse a user's own part that is of another kind."""
-    if not isinstance(made, base):
-        raise HoldfastError(f"{key}: {choice} is no {key}; derive a class from {base.__module__}.{base.__name__}.")
 
 
 def choose_model(
@@ -266,12 +266,13 @@ def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tenso
 
 
 def try_out(plan: Plan) -> None:
-    """Run one batch through model and loss, and the attack once, so that a misfit is a sentence now, not later."""
+    """Try model, loss, attack and optimisers on a few samples, so that a misfit is a sentence now, not later."""
     raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
     few, model = plan.prepare(raw), plan.model().eval()
     try_batch(plan, model, few, "model: it does not fit samples")
     if plan.guard is not None:
         check_fit(plan.model(), few, plan.task.loss)
+    rehearse_steps(plan.experiment, plan.method, plan.first_state())
     if plan.attack is not None and (poisoned := rehearse(plan, weights_of(model), raw)) is not None:
         try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
 

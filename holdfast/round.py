@@ -3,7 +3,9 @@
 how they learn      algorithms/     what a client adds to its gradients, and how updates are averaged
 who stands in       absence/        nothing, or FedDig's digests
 whom to believe     trust/          by samples, FedTest, robust rules
-who is asked        engines/        worker processes on this machine, or Flower across sites
+what a step is      learning/       optimisers of clients and of the moderator, schedules
+who is asked        selection/      everyone, or some
+how they are asked  engines/        worker processes on this machine, or Flower across sites
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from holdfast.core import (
     pack,
     size,
 )
+from holdfast.selection import select
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.merging import average_buffers
 from holdfast.trust.weights import check_judgement
@@ -60,13 +63,19 @@ class Record:
     class_accuracy: Sequence[float | None] | None = None
     client_accuracy: Mapping[int, float] | None = None
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
+    asked: Sequence[int] | None = None  # to train; none: everyone
+    client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+
+    def was_asked(self, client: int) -> bool:
+        return self.asked is None or client in self.asked
 
 
 def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
     """State in, state out: nothing else changes."""
     clock = Clock()
-    stand_ins = method.absence.stand_ins(state, method)  # a digest answers for a missing client, meanwhile
-    messages = train_messages(state, federation, method)
+    asked = select(method.selection, federation.clients, state, method.seed)
+    stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
+    messages = train_messages(state, asked, method)
     replies = federation.ask(messages)
     clock.lap("clients")
 
@@ -90,7 +99,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     notes = [note for reply in heard for note in notes_of(reply)]
     notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
-    if not all(map(all_finite, (after.model, after.buffers, after.algorithm))):
+    if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
     after = after.next(absent=tuple(sorted([*absent, *refused])))
@@ -108,17 +117,19 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
+        asked=None if len(asked) == len(federation.clients) else asked,
+        client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
     return after, record
 
 
-def train_messages(state: State, federation: Federation, method: Method) -> list[Message]:
-    """The same model for everyone, with what the algorithm adds to it, and what a returning client takes over."""
+def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
+    """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
     server = method.algorithm.broadcast(state.algorithm)
     common = pack(model=state.model, buffers=state.buffers, server=server)
     lr = method.learning_in(state.round).lr
     messages = []
-    for client in federation.clients:
+    for client in asked:
         memory = pack(memory=method.absence.memory_for(state, client))
         scalars = {
             "accepted": state.accepted.get(client, -1),
@@ -142,7 +153,7 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
     """The state with the judged updates averaged in; without updates it stays as it is."""
     if not judged.updates:
         return state
-    model, memory = method.algorithm.aggregate(
+    aggregated, memory = method.algorithm.aggregate(
         state.model,
         judged.updates,
         judged.weights,
@@ -150,6 +161,9 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         method.clients,
         method.learning_in(state.round),
     )
+    model, kept = method.server_optimizer.step(state.model, aggregated, state.server_optimizer)
+    if model is not aggregated:
+        memory = method.algorithm.moved(memory, {name: model[name] - aggregated[name] for name in model})
     heeded = {client for client, say in judged.say.items() if say > 0}
     counted = {u.client: state.round for u in updates if u.client in heeded and not u.synthetic}
     return replace(
@@ -159,6 +173,7 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
         buffers=average_buffers(judged.updates, judged.weights, state.buffers),
         trust=judged.memory,
         accepted={**state.accepted, **counted},
+        server_optimizer=kept,
     )
 
 

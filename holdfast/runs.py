@@ -43,7 +43,7 @@ from holdfast.round import Record
 
 SCHEMA = 1
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
-GROUPS = ("model", "buffers", "algorithm", "absence", "trust")
+GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
 
 
 @dataclass
@@ -267,7 +267,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
 def record_from_json(line: Mapping[str, Any]) -> Record:
     """JSON has text for keys; clients are numbers."""
     values = dict(line)
-    for key in ("absent", "refused", "weights", "scores", "credibility", "suspects", "client_accuracy"):
+    by_client = ("absent", "refused", "weights", "scores", "credibility", "suspects")
+    for key in (*by_client, "client_accuracy", "client_seconds"):
         if values.get(key) is not None:
             values[key] = {int(client): value for client, value in values[key].items()}
     return Record(**values)

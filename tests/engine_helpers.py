@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -25,6 +26,7 @@ from holdfast.core import Reply, State, Tensors, Update, pack
 from holdfast.engines.embedded import without_script
 from holdfast.experiment import Experiment, from_table
 from holdfast.play import resume, run
+from holdfast.round import Record
 from holdfast.runs import History, Run
 from holdfast.tasks import Samples, Task
 from holdfast.trust import Hearing, Judgement, Trust
@@ -141,7 +143,8 @@ def experiment(**changes: object) -> Experiment:
 def weights(state: State | None) -> Tensors:
     """All that a run learnt."""
     assert state is not None
-    return pack(model=state.model, buffers=state.buffers, algorithm=state.algorithm, trust=state.trust)
+    groups = ("model", "buffers", "algorithm", "trust", "server_optimizer")
+    return pack(**{group: getattr(state, group) for group in groups})
 
 
 def same_bits(a: History, b: History) -> bool:
@@ -160,6 +163,17 @@ def assert_same_run(history: History, reference: History) -> None:
         assert [record.accuracy for record in Run.open(history.folder).records()] == reference.accuracy
         assert (history.folder / "model.safetensors").exists()
         assert not list(history.folder.rglob("*.tmp"))
+
+
+def interrupted(wanted: Experiment, folder: Path, after: int) -> None:
+    """A run that ends after so many rounds, as by Ctrl-C."""
+
+    def watch(record: Record) -> None:
+        if record.round + 1 == after:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        run(wanted, folder, watch)
 
 
 def go_on(folder: Path, wanted: Experiment) -> History:

@@ -19,6 +19,7 @@ from holdfast.context import About
 from holdfast.context import Bench as Workbench
 from holdfast.core import Learning, State
 from holdfast.engines.inline import Inline
+from holdfast.learning.schedules import Constant, Cosine, Schedule
 from holdfast.round import Method, Record, play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.tasks import Samples
@@ -56,7 +57,7 @@ class Bench:
     learning: Learning
     away: tuple[tuple[int, int, int], ...] = ()
     rounds: int = 8
-    cosine: bool = False
+    schedule: Schedule = Constant()
     state: State = field(init=False)
     record: Record = field(init=False)
 
@@ -78,7 +79,7 @@ class Bench:
             clients=count,
             seed=0,
             bench=Workbench(OneWeight(), half_square, nearness, About()),
-            cosine=self.cosine,
+            schedule=self.schedule,
         )
         model = {"w": torch.zeros(1)}
         self.state = State(0, model, {}, self.algorithm.begin(model), {}, trust.begin(count))
@@ -133,7 +134,7 @@ def test_momentum_on_the_bench_is_that_of_the_textbook() -> None:
 
 def test_the_cosine_schedule_reaches_the_clients() -> None:
     # Half way through the run, the learning rate is half of 0.5: one step goes a quarter of the way.
-    bench = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5), away=((0, 0, 4),), cosine=True)
+    bench = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5), away=((0, 0, 4),), schedule=Cosine())
     for _ in range(4):
         assert bench.play() == 0.0
     assert abs(bench.play() - 2.0) < 1e-6

@@ -50,7 +50,14 @@ def test_the_app_loads_and_carries_the_same_experiment(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"absence": "feddig:spd=8"}, {"partition": "iid"}, {"max_norm": 3.5}, {"samples": 100, "schedule": "cosine"}],
+    [
+        {},
+        {"absence": "feddig:spd=8"},
+        {"partition": "iid"},
+        {"max_norm": 3.5},
+        {"samples": 100, "schedule": "cosine:warmup=2"},
+        {"optimizer": {"name": "adam", "keep": True}, "clip_norm": 1.0},
+    ],
 )
 def test_an_experiment_survives_the_way_through_toml(changes: dict[str, object]) -> None:
     wanted = from_table(changes)

@@ -82,7 +82,7 @@ class Stage:
         self.plan = make_plan(EXPERIMENT)
 
     def ask(self, job: str = "train") -> list[Reply | Absent]:
-        messages = train_messages(self.plan.start(), self.federation, self.plan.method)
+        messages = train_messages(self.plan.start(), self.federation.clients, self.plan.method)
         return self.federation.ask([Message(m.client, m.round, job, m.tensors, m.scalars) for m in messages])
 
 

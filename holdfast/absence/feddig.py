@@ -153,8 +153,8 @@ class FedDig(ReleaseOptions, Nothing):
         opened = samples_of(self, context, believed, state.round, holders, state.claims)
         return {h: Samples((digest.features,), digest.labels) for h, digest in zip(holders, opened, strict=True)}
 
-    def stand_ins(self, state: State, context: Context) -> NoStandIns:
-        return StandIns(self, state, context)
+    def stand_ins(self, state: State, asked: Collection[int], context: Context) -> NoStandIns:
+        return StandIns(self, state, asked, context)
 
     def recall(self, state: State, context: Context, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
@@ -248,12 +248,12 @@ class FedDig(ReleaseOptions, Nothing):
 class StandIns(NoStandIns):
     """Stand-ins at work in a thread of the moderator's, while the clients train."""
 
-    def __init__(self, feddig: FedDig, state: State, context: Context) -> None:
+    def __init__(self, feddig: FedDig, state: State, asked: Collection[int], context: Context) -> None:
         self._feddig, self._state, self._context = feddig, state, context
         self._believed = feddig.believed(state)
         # Told to a new thread, since convolutions there would otherwise use all cores: slower, and other bits.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
-        presumed = [client for client in state.absent if client in self._believed]
+        presumed = [client for client in state.absent if client in asked and client in self._believed]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 
     def result(self, absent: Collection[int]) -> list[Update]:

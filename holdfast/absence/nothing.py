@@ -68,8 +68,8 @@ class Nothing:
         """What the digests that are believed say, as samples, for trust rules that hear them."""
         return {}
 
-    def stand_ins(self, state: State, context: Context) -> NoStandIns:
-        """Start what stands in for the clients that were away in the last round, while the others train."""
+    def stand_ins(self, state: State, asked: Collection[int], context: Context) -> NoStandIns:
+        """Start what stands in for the clients asked that were away in the last round, while the others train."""
         return NoStandIns()
 
     def review(self, before: State, after: State, context: Context) -> State:

@@ -6,8 +6,8 @@ Client i keeps h_i (at first 0) and minimises  L_i(w) - <h_i, w>. With t' the la
     m_t  = sum_i a_i w_i                                     at the moderator
     w   <- m_t - beta (m_{t-1} - m_t)
 
-A step s that the moderator takes of its own (FedDig) moves m_t along: the momentum is the clients', and m_{t+1} - m_t
-would hold s a second time.
+A step s that the moderator takes of its own (FedDig, a server optimiser) moves m_t along: the momentum is the clients',
+and m_{t+1} - m_t would hold s a second time.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class FedAvg:
     weights: ClassVar[str] = "samples"  # the weights of its paper: by samples, or uniform
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
+    needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
 
     def begin(self, model: Tensors) -> Tensors:
         return {}
@@ -66,7 +67,7 @@ class FedAvg:
         return add(model, average(updates, weights)), server
 
     def moved(self, server: Tensors, step: Tensors) -> Tensors:
-        """The moderator's memory once FedDig's server step has moved the averaged model by this much."""
+        """The moderator's memory once a server optimiser or FedDig's server step has moved the model by this much."""
         return server
 
 

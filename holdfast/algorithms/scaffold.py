@@ -34,6 +34,7 @@ class Scaffold(FedAvg):
     weights: ClassVar[str] = "uniform"
     remembers: ClassVar[bool] = True
     needs_each_update: ClassVar[str] = "works out a control variate of each"
+    needs_reach: ClassVar[bool] = True
 
     def begin(self, model: Tensors) -> Tensors:
         return {name: torch.zeros_like(weight) for name, weight in model.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -18,11 +18,15 @@ from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.encoders import ENCODERS
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import from_changes, load
+from holdfast.learning.optimizers import OPTIMIZERS
+from holdfast.learning.schedules import SCHEDULES
+from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
 from holdfast.models import MODELS
 from holdfast.plan import Plan, make_plan
 from holdfast.presets import PRESETS
 from holdfast.privacy.updates import PROTECTIONS
 from holdfast.scenarios import SCENARIOS
+from holdfast.selection import SELECTIONS, select
 from holdfast.tables import toml
 from holdfast.tasks.named import known_tasks
 from holdfast.tasks.partitions import PARTITIONS, class_counts
@@ -48,8 +52,11 @@ def check_file(file: Path, changes: list[str]) -> None:
         facts.add_row("hostile", f"clients {', '.join(map(str, plan.hostile))}: {experiment.attack}")
     facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
                   f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
+    if experiment.selection.name != "all":
+        facts.add_row("selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round")
     console.print(facts)
-    console.print(f"\nWho is there, round 1 to {experiment.rounds} (█ there, · away), scenario {experiment.scenario}:")
+    marks = "█ there, · away, ░ not asked" if foreseen(plan) else "█ there, · away"
+    console.print(f"\nWho is there, round 1 to {experiment.rounds} ({marks}), scenario {experiment.scenario}:")
     for client, line in enumerate(timeline(plan)):
         console.print(f"  client {client:>3} {line} {sizes[client]:>6} samples")
         if client == 19 and len(sizes) > 20:
@@ -60,9 +67,21 @@ def check_file(file: Path, changes: list[str]) -> None:
 
 def timeline(plan: Plan, width: int = 60) -> list[str]:
     """For each client a line of blocks over the rounds."""
-    step = max(1, -(-plan.experiment.rounds // width))
-    away = [set(plan.scenario(round, plan.stage)) for round in range(0, plan.experiment.rounds, step)]
-    return ["".join("·" if client in gone else "█" for gone in away) for client in plan.stage.clients]
+    rounds = range(0, plan.experiment.rounds, max(1, -(-plan.experiment.rounds // width)))
+    clients, method, start = plan.stage.clients, plan.method, plan.first_state()
+    columns = []
+    for round in rounds:
+        away = set(plan.scenario(round, plan.stage))
+        asked: Collection[int] = clients
+        if foreseen(plan):
+            asked = select(method.selection, clients, dataclasses.replace(start, round=round), method.seed)
+        columns.append(["░" if c not in asked else "·" if c in away else "█" for c in clients])
+    return ["".join(column[client] for column in columns) for client in clients]
+
+
+def foreseen(plan: Plan) -> bool:
+    """Whether it is known before the run who is asked when: a user's own selection may go by what happens."""
+    return plan.experiment.selection.name != "all" and plan.experiment.selection.name in SELECTIONS
 
 
 def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:
@@ -94,6 +113,10 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "absence": ("who stands in", ABSENCES),
     "trust": ("whom to believe", TRUSTS),
     "protect": ("what hides a record in the updates", PROTECTIONS),
+    "optimizer": ("what steps clients take", OPTIMIZERS),
+    "schedule": ("how the learning rate goes on", SCHEDULES),
+    "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
+    "selection": ("who is asked to train in a round", SELECTIONS),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),
     "partition": ("how data are dealt out", PARTITIONS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -70,8 +70,9 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     for line in [*happenings(history.records), *suspicions(history.records)]:
         console.print(f"[yellow]note[/] {escape(line)}")
     experiment = history.experiment
+    asked = "" if experiment.selection.name == "all" else f", {experiment.selection} asked in each round"
     console.print(
-        f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario))}: accuracy "
+        f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario) + asked)}: accuracy "
         f"[bold]{history.final_accuracy:.1%}[/] after {len(history.records)} rounds in {seconds:.0f} s"
     )
     if (backdoor := backdoor_rate(history)) is not None:
@@ -135,6 +136,20 @@ def spark(values: list[float], width: int = 24) -> str:
     return "".join(BLOCKS[min(7, int(value * 8))] for value in values[::step])
 
 
+def who_was_there(record: Record) -> str:
+    """Who was asked, unless everyone was, and who of them is away.
+
+    >>> who_was_there(Record(0, {1: "away"}, {}, [], {}, {}, {}, None, 0, 0, {}, asked=[1, 4]))
+    'asked: 1, 4; away: 1'
+    """
+    told = {"asked": record.asked or (), "away": sorted([*record.absent, *record.refused])}
+    return "; ".join(f"{word}: {few(clients)}" for word, clients in told.items() if clients)
+
+
+def few(clients: Sequence[int]) -> str:
+    return ", ".join(map(str, clients[:6])) + (f" and {len(clients) - 6} more" if len(clients) > 6 else "")
+
+
 class Live:
     """A progress bar with time left, accuracy so far and who is absent; plain lines where there is no terminal."""
 
@@ -170,10 +185,9 @@ class Live:
     def round(self, label: str, record: Record) -> None:
         if record.accuracy is not None:
             self._accuracy.append(record.accuracy)
-        away = sorted([*record.absent, *record.refused])
-        names = ", ".join(map(str, away[:6])) + (f" and {len(away) - 6} more" if len(away) > 6 else "")
+        people = who_was_there(record)
         latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
-        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  away: {names}" if away else "")
+        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  {people}" if people else "")
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
-            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", away: {names}" if away else ""))
+            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else ""))

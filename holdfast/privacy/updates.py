@@ -4,9 +4,10 @@ A round takes ceil(n / batch_size) steps an epoch, each with the records that ch
 batch (steps.py). The noise multiplier is the smallest with which all planned rounds together cost epsilon at delta,
 one record replaced (accounting.py).
 
-What follows a noised gradient is post-processing and costs nothing: momentum, weight decay, and every algorithm's
-correction, which is a function of the model that was sent, the moderator's memory and the client's own earlier updates
-(SCAFFOLD's c_i, FedDyn's g_i), all of them noised and paid for. By its signature it never sees a record.
+What follows a noised gradient is post-processing and costs nothing: clip_norm, every optimiser's steps and what it
+keeps (momentum, Adam's moments), weight decay, and every algorithm's correction, which is a function of the model that
+was sent, the moderator's memory and the client's own earlier updates (SCAFFOLD's c_i, FedDyn's g_i), all of them noised
+and paid for. By its signature it never sees a record.
 
 A round is entered in the client's ledger before its training begins, and its reply is kept: a client that is asked the
 very same again (a run that was killed, a lost reply) answers with the same bytes, which costs nothing. Anything else

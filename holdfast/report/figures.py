@@ -16,8 +16,16 @@ from holdfast.report.story import Story
 from holdfast.report.words import labels, situation
 
 KINDS = (".png", ".pdf", ".svg")
-# there, away, replaced by a digest, suspected, refused, refused and replaced
-GROUND = {"p": "#B4D4EA", "a": "#FFFFFF", "d": "#009E73", "s": "#E69F00", "r": "#C84E00", "q": "#C84E00"}
+# there, away, replaced by a digest, suspected, refused, refused and replaced, not asked
+GROUND = {
+    "p": "#B4D4EA",
+    "a": "#FFFFFF",
+    "d": "#009E73",
+    "s": "#E69F00",
+    "r": "#C84E00",
+    "q": "#C84E00",
+    "n": "#E8EAEC",
+}
 WORDS = {
     "p": "there",
     "a": "away",
@@ -25,6 +33,7 @@ WORDS = {
     "s": "suspected",
     "r": "refused",
     "q": "refused, digest stands in",
+    "n": "not asked",
 }
 
 

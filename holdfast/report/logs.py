@@ -29,7 +29,9 @@ def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float
         yield f"seconds/{part}", value
     for kind in ("absent", "refused", "stand_ins", "suspects"):
         yield f"clients/{kind}", float(len(getattr(record, kind)))
-    for group in ("weights", "scores", "credibility", "client_accuracy"):
+    if record.asked is not None:
+        yield "clients/asked", float(len(record.asked))
+    for group in ("weights", "scores", "credibility", "client_accuracy", "client_seconds"):
         for client, value in (getattr(record, group) or {}).items():
             yield f"{group}/{client}", value
     for number, value in enumerate(record.class_accuracy or ()):

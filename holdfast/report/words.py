@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from holdfast.choices import Choice
 from holdfast.experiment import INDIFFERENT, Experiment
@@ -142,8 +143,8 @@ def circumstance(stories: Sequence[Story]) -> str:
 
 def absence_in_words(stories: Sequence[Story]) -> str:
     clients = max(story.experiment.clients for story in stories)
-    last = max(len(story.records[-1].absent) for story in stories)
-    most = max(len(record.absent) for story in stories for record in story.records)
+    last = max(len(known_away(story)[-1]) for story in stories)
+    most = max(len(away) for story in stories for away in known_away(story))
     hurt = max(len(record.refused) for story in stories for record in story.records)
     if most == 0:
         return "with everybody present" if hurt == 0 else f"with up to {hurt} of {clients} clients' updates refused"
@@ -155,11 +156,18 @@ def absence_in_words(stories: Sequence[Story]) -> str:
 
 def share_ever_back(story: Story) -> float:
     """The share of clients that were away and came back."""
-    back, before = set(), set[int]()
-    for record in story.records:
-        back |= before - set(record.absent)
-        before = set(record.absent)
+    away = known_away(story)
+    back = {client for before, now in pairwise(away) for client in before - now}
     return len(back) / story.experiment.clients
+
+
+def known_away(story: Story) -> list[set[int]]:
+    """After each round, the clients that did not answer when they were last asked."""
+    found: list[set[int]] = []
+    for record in story.records:
+        before = found[-1] if found else set()
+        found.append({*record.absent, *(client for client in before if not record.was_asked(client))})
+    return found
 
 
 def percent(value: float) -> str:

@@ -5,6 +5,7 @@ const STEPS = 36 * 36 - 1;
 const PRESENCE = {
   p: ["there", "--there"], a: ["away", "--away"], d: ["away, its digest stands in", "--digest"],
   s: ["suspected", "--suspected"], r: ["refused", "--refused"], q: ["refused, its digest stands in", "--refused"],
+  n: ["not asked", "--unasked"],
 };
 const view = { scenario: null, off: new Set(), seed: "all", focus: null, zoom: null, cursor: null };
 let runs = [];

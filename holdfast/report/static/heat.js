@@ -114,7 +114,7 @@ function presencePlot(run) {
 
 function endOfPresence(run, client) {
   if (narrow() || run.clients > 32) return "";
-  const row = run.presence[client], heard = row.split("").filter(code => "ps".includes(code)).length;
+  const row = run.presence[client].replaceAll("n", ""), heard = row.split("").filter(code => "ps".includes(code)).length;
   return row.length ? `${heard} of ${row.length} rounds` : "";
 }
 

@@ -14,7 +14,7 @@ import torch
 
 from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, make_release
-from holdfast.client import About
+from holdfast.context import About
 from holdfast.core import size
 from holdfast.digests import make_digest
 from holdfast.encoders import make_encoder

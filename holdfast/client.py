@@ -1,23 +1,24 @@
-"""What happens at a client: perform(client, message) -> reply, and the product's only epoch loop."""
+"""What happens at a client: perform(client, message) -> reply, job by job."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.absence import Nothing
-from holdfast.algorithms.fedavg import Correction, FedAvg, Work
+from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks import awake
 from holdfast.context import Owner
-from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
+from holdfast.core import Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
-from holdfast.learning.optimizers import States, begin_states, descend
-from holdfast.models import buffers_of, fill, weights_of
+from holdfast.learning.local import Sent, learn
+from holdfast.learning.loop import evaluate
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
+from holdfast.models import fill
 from holdfast.privacy.noise import system
 from holdfast.privacy.steps import Noisy
 from holdfast.privacy.updates import Guard, Kept, refuse_unprotected
@@ -57,36 +58,42 @@ def train_job(client: Client, message: Message) -> Reply:
     """Train on one's own samples; where updates are protected, within the budget, and never twice for one message."""
     if client.guard is None:
         refuse_unprotected(client)
-        return learn(client, message)
+        return learn_here(client, message)
     kept = Kept(client.memory.folder, client.guard.keep)
-    return kept.read(message) or kept.write(message, learn(client, message, client.guard.admit(client, message.round)))
+    return kept.read(message) or kept.write(
+        message, learn_here(client, message, client.guard.admit(client, message.round))
+    )
 
 
-def learn(client: Client, message: Message, noisy: Noisy | None = None) -> Reply:
+def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> Reply:
     """Train the model that was sent on one's own samples; answer with the change."""
-    sent, server = unpack(message.tensors, "model"), unpack(message.tensors, "server")
+    sent = Sent(*(unpack(message.tensors, group) for group in ("model", "buffers", "server")))
     last = int(message.scalars["accepted"])
     memory, kept, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
-    fill(client.model, sent, unpack(message.tensors, "buffers"))
-    learning = replace(client.learning, lr=float(message.scalars["lr"]))
-    correction = client.algorithm.correction(sent, server, memory)
-    states = begin_states(learning.optimizer, dict(client.model.named_parameters()), kept)
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
+    samples = samples_in(client, message.round)
+    learnt = learn(
+        client.model,
+        samples,
+        sent,
+        memory,
+        algorithm=client.algorithm,
+        learning=replace(client.learning, lr=float(message.scalars["lr"])),
+        objective=TaskLoss(client.loss),
+        round=message.round,
+        last=last,
+        order=rng(client.seed, message.round, client.id, "batches"),
         # A protected model's own chance (dropout) must be nobody's to foresee.
-        torch.manual_seed(seed_of(client.seed, message.round, client.id, "model") if noisy is None else secret())
-        order = rng(client.seed, message.round, client.id, "batches")
-        samples = samples_in(client, message.round)
-        steps, loss = train(client.model, samples, learning, order, client.loss, correction, noisy, states)
-    trained = weights_of(client.model)
-    delta = {name: weight.sub_(sent[name]) for name, weight in trained.items()}
-    work = Work(message.round, steps, last, learning)
-    memory = client.algorithm.remember(delta, work, server, memory)
-    client.memory.write(message.round, {**memory, **kept_states(states, learning)})
+        chance=seed_of(client.seed, message.round, client.id, "model") if noisy is None else secret(),
+        gradients=noisy,
+        kept=kept,
+    )
+    client.memory.write(message.round, learnt.memory)
     digest = client.absence.make_digest(client, samples, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
-        pack(delta=delta, buffers=buffers_of(client.model), digest=digest),
-        {"samples": len(client.train), "steps": steps, "notes": notes} | ({} if noisy else {"loss": loss}),
+        pack(delta=learnt.delta, buffers=learnt.buffers, digest=digest),
+        {"samples": len(client.train), "steps": learnt.steps, "notes": notes}
+        | ({} if noisy else {"loss": learnt.loss}),
     )
 
 
@@ -117,14 +124,6 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Te
     return sent or own, unpack(memory, "optimizer"), []
 
 
-def kept_states(states: States, learning: Learning) -> Tensors:
-    """The optimiser's state as a client keeps it, if it does."""
-    if not learning.optimizer.keep:
-        return {}
-    plain = {name: {part: t.contiguous() for part, t in state.items()} for name, state in states.items()}
-    return pack(optimizer=pack(**plain))
-
-
 def evaluate_job(client: Client, message: Message) -> Reply:
     """Test the model that was sent on one's own validation samples."""
     fill(client.model, unpack(message.tensors, "model"), unpack(message.tensors, "buffers"))
@@ -144,90 +143,8 @@ def test_job(client: Client, message: Message) -> Reply:
     return Reply(client.id, {}, told)
 
 
-GLOBAL_GENERATOR = threading.Lock()  # clients and stand-ins of one process take turns with it
 JOBS: dict[str, Callable[[Client, Message], Reply]] = {
     "train": train_job,
     "evaluate": evaluate_job,
     "test": test_job,
 }
-
-
-def train(
-    model: nn.Module,
-    samples: Samples,
-    learning: Learning,
-    generator: torch.Generator,
-    loss: Loss,
-    correction: Correction | None = None,
-    noisy: Noisy | None = None,
-    states: States | None = None,
-) -> tuple[int, float]:
-    """The epoch loop: the optimiser's steps on shuffled batches, with an algorithm's correction added to each gradient.
-
-    Where updates are protected, `noisy` draws the batches and makes the gradients. `states` are the optimiser's,
-    changed in place; none: it starts anew. Returns the number of steps and the mean loss of the last epoch (0 with
-    noise: a loss tells of records too).
-    """
-    model.train()
-    gradients = noisy or Shuffled(generator, learning.batch_size)
-    weights = dict(model.named_parameters())
-    states = begin_states(learning.optimizer, weights, {}) if states is None else states
-    steps, total = 0, torch.zeros(())
-    for _ in range(learning.epochs):
-        total.zero_()
-        for index in gradients.batches(len(samples)):
-            total += gradients.fill_gradients(model, samples, index, loss)
-            if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
-                nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
-            if correction is not None:
-                correct(model, correction)
-            descend(weights, states, learning)
-            steps += 1
-    return steps, float(total) / len(samples)
-
-
-@dataclass(frozen=True)
-class Shuffled:
-    """Where the epoch loop gets its batches and gradients from: every sample once, in an order by chance."""
-
-    generator: torch.Generator
-    size: int
-
-    def batches(self, samples: int) -> Sequence[Tensor]:
-        return batches(torch.randperm(samples, generator=self.generator), self.size)
-
-    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, loss: Loss) -> Tensor:
-        """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
-        inputs, labels = samples.batch(index)
-        value = loss(model(*inputs), labels)
-        model.zero_grad()
-        value.backward()
-        return value.detach() * len(index)
-
-
-def batches(order: Tensor, size: int) -> Sequence[Tensor]:
-    """Batches of this size; a last sample all alone joins the batch before it, since batch norms cannot take one.
-
-    >>> [len(batch) for batch in batches(torch.arange(9), 4)]
-    [4, 5]
-    """
-    cut = list(order.split(size))
-    if 1 < size < len(order) and len(cut[-1]) == 1:
-        cut[-2:] = [torch.cat(cut[-2:])]
-    return cut
-
-
-@torch.no_grad()
-def correct(model: nn.Module, correction: Correction) -> None:
-    """Add the algorithm's correction to the gradients, in place."""
-    for name, weight in model.named_parameters():
-        added = correction(name, weight)
-        weight.grad = added.clone() if weight.grad is None else weight.grad.add_(added)
-
-
-@torch.inference_mode()
-def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
-    """The metric of each sample, in order."""
-    model.eval()
-    batches = (samples.batch(index) for index in torch.arange(len(samples)).split(batch_size))
-    return torch.cat([metric(model(*inputs), labels) for inputs, labels in batches])

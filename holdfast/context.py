@@ -11,9 +11,9 @@ from torch import nn
 
 from holdfast.accept import Sizes
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.core import Learning
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
+from holdfast.learning.settings import Learning
 from holdfast.memory import Memory
 from holdfast.selection import Everyone, Selection
 from holdfast.tasks import Loss, Metric, Samples, right_or_wrong

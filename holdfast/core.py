@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-from holdfast.learning.optimizers import Optimizer, Sgd
-
 Tensors = dict[str, torch.Tensor]
 Scalars = dict[str, Any]  # what JSON can say: numbers, strings, lists, dicts
 
@@ -45,43 +43,6 @@ class Absent:
 
     client: int
     reason: str
-
-
-@dataclass(frozen=True)
-class Learning:
-    """How a client trains in a round."""
-
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.05
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    optimizer: Optimizer = field(default_factory=Sgd)
-    clip_norm: float | None = None  # the most that the norm of a batch's gradient may be; longer ones are shortened
-
-    def steps(self, samples: int, poisson: bool = False) -> int:
-        """The steps of one round on so many samples; a last sample all alone joins the batch before it.
-
-        Batches drawn by chance (DP-SGD) are ceil(samples / batch_size) an epoch.
-
-        >>> Learning(epochs=2, batch_size=4).steps(9), Learning(epochs=2, batch_size=4).steps(9, poisson=True)
-        (4, 6)
-        """
-        full, rest = divmod(samples, self.batch_size)
-        alone = rest == 1 and self.batch_size > 1 and full > 0 and not poisson
-        return self.epochs * (full + (rest > 0 and not alone))
-
-    def reach(self, steps: int) -> float:
-        """How far `steps` steps of SGD carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
-
-        With momentum rho, the gradient of step k counts (1 - rho^(steps - k + 1)) / (1 - rho) times, hence
-        ||a||_1 = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); without momentum it is `steps`.
-
-        >>> Learning(momentum=0.0).reach(3), Learning(momentum=0.5).reach(2)  # 1.5 + 1
-        (3.0, 2.5)
-        """
-        rho = self.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
 class Federation(Protocol):

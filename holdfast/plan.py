@@ -26,6 +26,7 @@ from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_ne
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
+from holdfast.learning.objective import TaskLoss
 from holdfast.memory import Memory
 from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
 from holdfast.privacy.house import named_policy
@@ -271,7 +272,9 @@ def try_out(plan: Plan) -> None:
     few, model = plan.prepare(raw), plan.model().eval()
     try_batch(plan, model, few, "model: it does not fit samples")
     if plan.guard is not None:
-        check_fit(plan.model(), few, plan.task.loss)
+        method, weights = plan.method, weights_of(model)
+        server = method.algorithm.broadcast(method.algorithm.begin(weights))
+        check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
     rehearse_steps(plan.experiment, plan.method, plan.first_state())
     if plan.attack is not None and (poisoned := rehearse(plan, weights_of(model), raw)) is not None:
         try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")

@@ -15,13 +15,13 @@ from torch import nn
 
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.fitting import without_effect
-from holdfast.client import evaluate
 from holdfast.core import Federation, Message, Reply, State, pack
 from holdfast.engines.embedded import Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.export import about_model
+from holdfast.learning.loop import evaluate
 from holdfast.memory import Memory
 from holdfast.models import fill
 from holdfast.plan import Plan, make_plan

@@ -12,10 +12,11 @@ from holdfast.absence import FedDig
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.compact import Compact
 from holdfast.context import About, Bench
-from holdfast.core import Absent, Learning, Message, Reply, State, Tensors, pack
+from holdfast.core import Absent, Message, Reply, State, Tensors, pack
 from holdfast.digests import Digest, seal_digest
 from holdfast.encoders.contract import Encoder
 from holdfast.experiment import Experiment, from_table
+from holdfast.learning.settings import Learning
 from holdfast.models import weights_of
 from holdfast.round import Method
 from holdfast.tasks import Samples, Task

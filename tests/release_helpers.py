@@ -12,9 +12,9 @@ from holdfast.absence import FedDig
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core import Learning
 from holdfast.encoders.contract import Encoder
 from holdfast.experiment import Experiment, from_table
+from holdfast.learning.settings import Learning
 from holdfast.memory import Memory
 from holdfast.round import Method
 from holdfast.tasks import Samples, Task, right_or_wrong

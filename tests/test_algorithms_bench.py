@@ -17,9 +17,10 @@ from holdfast.algorithms.fedavg import FedAvg
 from holdfast.client import Client
 from holdfast.context import About
 from holdfast.context import Bench as Workbench
-from holdfast.core import Learning, State
+from holdfast.core import State
 from holdfast.engines.inline import Inline
 from holdfast.learning.schedules import Constant, Cosine, Schedule
+from holdfast.learning.settings import Learning
 from holdfast.round import Method, Record, play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.tasks import Samples

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from holdfast.algorithms import ALGORITHMS, AdaBest, FedDyn, FedProx, Scaffold
 from holdfast.algorithms.fedavg import FedAvg, Work
 from holdfast.algorithms.scaffold import variate_change
-from holdfast.client import correct, train
-from holdfast.core import Learning, Tensors
+from holdfast.core import Tensors
+from holdfast.learning.loop import correct, train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.tasks import Samples
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (w, w_t, moderator's tensor, client's memory)
@@ -84,7 +86,7 @@ def test_the_loop_descends_loss_plus_objective(name: str) -> None:
         Samples((x,), y),
         learning,
         torch.Generator().manual_seed(0),
-        nn.functional.mse_loss,
+        TaskLoss(nn.functional.mse_loss),
         algorithm.correction(start, server, memory),
     )
     assert steps == 2

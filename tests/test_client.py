@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.client import batches, train
-from holdfast.core import Learning
+from holdfast.learning.loop import batches, train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.tasks import Samples
 
 
@@ -22,7 +23,7 @@ def test_the_loop_is_sgd(momentum: float, decay: float) -> None:
     theirs = copy.deepcopy(model)
     samples = Samples((torch.randn(50, 6).double(),), torch.randint(0, 3, (50,)))
     learning = Learning(epochs=3, batch_size=16, lr=0.1, momentum=momentum, weight_decay=decay)
-    steps, _ = train(model, samples, learning, torch.Generator().manual_seed(5), nn.functional.cross_entropy)
+    steps, _ = train(model, samples, learning, torch.Generator().manual_seed(5), TaskLoss(nn.functional.cross_entropy))
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=momentum, weight_decay=decay)
     order = torch.Generator().manual_seed(5)
     for _ in range(3):
@@ -40,7 +41,7 @@ def test_a_weight_that_gets_no_gradient_stays() -> None:
     model.forward = model["used"].forward  # type: ignore[method-assign]
     before = model["unused"].weight.clone()
     samples = Samples((torch.ones(4, 2),), torch.tensor([0, 1, 0, 1]))
-    train(model, samples, Learning(batch_size=2), torch.Generator(), nn.functional.cross_entropy)
+    train(model, samples, Learning(batch_size=2), torch.Generator(), TaskLoss(nn.functional.cross_entropy))
     assert torch.equal(model["unused"].weight, before)
 
 

@@ -22,10 +22,11 @@ from feddig_helpers import ABOUT, OneLayer, Script, digest_of, method_with, repl
 from holdfast.absence import FedDig, release
 from holdfast.absence.feddig import StandIns
 from holdfast.algorithms import AdaBest, FedAvg, FedDyn, Scaffold
-from holdfast.client import train
 from holdfast.core import Absent, Message, Reply, State, Tensors
 from holdfast.digests import open_digest
 from holdfast.errors import HoldfastError
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
 from holdfast.models import fill, weights_of
 from holdfast.randomness import rng
 from holdfast.round import Method, Record, play_round
@@ -120,7 +121,7 @@ def test_the_server_step_is_train_on_the_digests_and_nothing_else() -> None:
     opened = [open_digest(DIGESTS[client]) for client in (0, 1)]
     data = Samples((torch.cat([d.features for d in opened]),), torch.cat([d.labels for d in opened]))
     learning = replace(method.learning, epochs=2)
-    train(model, data, learning, rng(0, 0, -1, "server step"), torch.nn.functional.cross_entropy)
+    train(model, data, learning, rng(0, 0, -1, "server step"), TaskLoss(torch.nn.functional.cross_entropy))
     assert torch.equal(weights_of(model)["w"], w(after))
 
 

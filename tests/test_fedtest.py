@@ -15,8 +15,9 @@ from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.testers import Liar
 from holdfast.client import perform
-from holdfast.core import Absent, Federation, Learning, Message, Reply, State, Update, size
+from holdfast.core import Absent, Federation, Message, Reply, State, Update, size
 from holdfast.engines.inline import Inline
+from holdfast.learning.settings import Learning
 from holdfast.models import fill
 from holdfast.round import Method, Record, play_round
 from holdfast.trust.asking import choose_testers, read_report

@@ -14,9 +14,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from holdfast.core import Learning
 from holdfast.errors import HoldfastError
 from holdfast.flower import FedDig, FedTest, InProcessGrid, digest_mod, peer_test_mod
+from holdfast.learning.settings import Learning
 
 FEATURES = {0: torch.tensor([[4.0, 0.0]] * 8), 1: torch.tensor([[0.0, 4.0]] * 8), 2: torch.tensor([[4.0, 4.0]] * 8)}
 

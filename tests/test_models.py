@@ -8,11 +8,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.choices import Choice, choose
-from holdfast.client import train
-from holdfast.core import Learning
 from holdfast.encoders import guidance_producer, make_encoder
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.mobilenet import mobilenet_layers, round_channels
 from holdfast.models import MODELS, initialise
 from holdfast.plan import make_plan
@@ -62,7 +63,7 @@ def test_a_few_steps_learn_a_batch(norm: str) -> None:
     samples = Samples((few.inputs[0][:, :, ::2, ::2],), few.labels)
     learning = Learning(epochs=1, batch_size=16, lr=0.01, momentum=0.0)
     with one_thread():
-        losses = [train(network, samples, learning, torch.Generator(), cross_entropy)[1] for _ in range(9)]
+        losses = [train(network, samples, learning, torch.Generator(), TaskLoss(cross_entropy))[1] for _ in range(9)]
     assert losses[-1] < 0.85 * losses[0]
 
 

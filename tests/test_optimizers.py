@@ -12,12 +12,13 @@ from engine_helpers import assert_same_run, experiment, interrupted
 from torch import nn
 
 from holdfast.choices import Choice, choose
-from holdfast.client import batches, train
-from holdfast.core import Learning
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
-from holdfast.learning.optimizers import Adam, AdamW, Optimizer, Sgd
+from holdfast.learning.loop import batches, train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.optimizers import Adam, AdamW
 from holdfast.learning.schedules import SCHEDULES
+from holdfast.learning.settings import Learning, Optimizer, Sgd
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
 from holdfast.tasks import Samples
@@ -64,7 +65,7 @@ def test_twenty_steps_are_torchs_to_the_bit(name: str, decay: float, clip: float
     optimizer, kind, options = TORCHS[name]
     ours, theirs = network(), network()
     learning = Learning(4, 8, 0.01, 0.9, decay, optimizer, clip)
-    steps, _ = train(ours, SAMPLES, learning, torch.Generator().manual_seed(5), nn.functional.cross_entropy)
+    steps, _ = train(ours, SAMPLES, learning, torch.Generator().manual_seed(5), TaskLoss(nn.functional.cross_entropy))
     oracle, order = kind(theirs.parameters(), lr=0.01, weight_decay=decay, foreach=False, **options), torch.Generator()
     order.manual_seed(5)
     for _ in range(4):
@@ -84,7 +85,14 @@ def test_clipping_is_of_the_loss_and_not_of_the_algorithms_correction() -> None:
     nn.init.zeros_(model.weight)
     one = Samples((torch.ones(1, 1),), torch.full((1, 1), 100.0))  # the loss's gradient is -200
     learning = Learning(batch_size=1, lr=1.0, momentum=0.0, clip_norm=2.0)
-    train(model, one, learning, torch.Generator(), nn.functional.mse_loss, lambda name, weight: torch.tensor([[-5.0]]))
+    train(
+        model,
+        one,
+        learning,
+        torch.Generator(),
+        TaskLoss(nn.functional.mse_loss),
+        lambda name, weight: torch.tensor([[-5.0]]),
+    )
     assert float(model.weight.detach()) == pytest.approx(2.0 + 5.0, abs=1e-4)
 
 

@@ -13,7 +13,8 @@ from test_round_bench import ALGORITHM_NAMES, Away, Spoiled, play, same_bits, sa
 
 from holdfast.accept import all_finite
 from holdfast.algorithms import AdaBest, FedAvg, FedDyn, FedNova
-from holdfast.core import Learning, State, Update
+from holdfast.core import State, Update
+from holdfast.learning.settings import Learning
 from holdfast.trust import BySamples, Uniform
 from holdfast.trust.merging import average_buffers
 

@@ -16,8 +16,9 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core import Absent, Federation, Learning, Message, Reply, State, Tensors
+from holdfast.core import Absent, Federation, Message, Reply, State, Tensors
 from holdfast.engines.inline import Inline
+from holdfast.learning.settings import Learning
 from holdfast.models import buffers_of, initialise, weights_of
 from holdfast.round import Method, Record, play_round
 from holdfast.tasks import Samples, right_or_wrong

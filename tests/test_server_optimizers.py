@@ -16,10 +16,10 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.adabest import AdaBest
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.choices import Choice, choose
-from holdfast.core import Learning
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, Adam, Momentum, ServerOptimizer
+from holdfast.learning.settings import Learning
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
 from holdfast.round import play_round

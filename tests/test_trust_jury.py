@@ -15,10 +15,11 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import attacker_weight, suspected
-from holdfast.core import Learning, State, Update
+from holdfast.core import State, Update
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.learning.settings import Learning
 from holdfast.play import run
 from holdfast.round import Method, play_round
 from holdfast.runs import History

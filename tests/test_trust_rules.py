@@ -10,10 +10,11 @@ from test_round_bench import SIZES, first_state, make_clients, make_method
 
 from holdfast.algorithms import ALGORITHMS
 from holdfast.choices import Choice, choose
-from holdfast.core import Learning, State, Update
+from holdfast.core import State, Update
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.learning.settings import Learning
 from holdfast.plan import make_plan
 from holdfast.round import Method, play_round
 from holdfast.tasks import Samples

@@ -17,8 +17,9 @@ from torch import nn
 from holdfast.absence import FedDig, Nothing
 from holdfast.algorithms import ALGORITHMS
 from holdfast.client import Client, perform
-from holdfast.core import Learning, Message, Reply, pack, unpack
+from holdfast.core import Message, Reply, pack, unpack
 from holdfast.errors import HoldfastError
+from holdfast.learning.settings import Learning
 from holdfast.models import weights_of
 from holdfast.plan import make_plan
 from holdfast.play import resume, run

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.client import train
-from holdfast.core import Learning
 from holdfast.errors import HoldfastError
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.models import Cnn, Full
 from holdfast.privacy.noise import Source, seeded, system
 from holdfast.privacy.steps import (
@@ -91,7 +92,7 @@ def test_gradients_are_shortened_each_by_itself() -> None:
     """(3, 4) is 5 long and becomes (.6, .8); (.3, .4) stays. Sum (.9, 1.2); by an expected batch of 4: (.225, .3)."""
     model = line(2)
     noisy = Noisy(clip=1.0, multiplier=0.0, rate=1.0, expected=4, source=seeded(0))
-    noisy.fill_gradients(model, of([3.0, 4.0], [0.3, 0.4]), torch.arange(2), mean_output)
+    noisy.fill_gradients(model, of([3.0, 4.0], [0.3, 0.4]), torch.arange(2), TaskLoss(mean_output))
     assert model.weight.grad is not None
     torch.testing.assert_close(model.weight.grad, torch.tensor([[0.225, 0.3]]), rtol=0, atol=2 * ROUNDING)
 
@@ -100,10 +101,10 @@ def test_no_record_counts_more_than_the_clip_whatever_it_holds() -> None:
     model = line(3)
     noisy = Noisy(clip=0.5, multiplier=0.0, rate=1.0, expected=1, source=seeded(0))
     for record in ([1e30, 1.0, 0.0], [math.inf, 0.0, 0.0], [math.nan, 1.0, 1.0], [0.5, 0.0, 0.0], [-7.0, 7.0, 7.0]):
-        noisy.fill_gradients(model, of(record), torch.arange(1), mean_output)
+        noisy.fill_gradients(model, of(record), torch.arange(1), TaskLoss(mean_output))
         assert model.weight.grad is not None
         assert float(model.weight.grad.double().norm()) <= 0.5  # not even by a rounding
-    noisy.fill_gradients(model, of([math.nan, 1.0, 1.0], [0.0, 0.1, 0.0]), torch.arange(2), mean_output)
+    noisy.fill_gradients(model, of([math.nan, 1.0, 1.0], [0.0, 0.1, 0.0]), torch.arange(2), TaskLoss(mean_output))
     torch.testing.assert_close(model.weight.grad, torch.tensor([[0.0, 0.1, 0.0]]))
 
 
@@ -112,7 +113,7 @@ def test_noise_has_the_stated_scale_and_lies_on_the_grid() -> None:
     width = 40_000
     model = line(width)
     noisy = Noisy(clip=0.5, multiplier=2.0, rate=0.5, expected=10, source=system())
-    noisy.fill_gradients(model, of([0.0] * width), torch.arange(0), mean_output)
+    noisy.fill_gradients(model, of([0.0] * width), torch.arange(0), TaskLoss(mean_output))
     assert model.weight.grad is not None
     found = model.weight.grad.double()
     assert abs(float(found.std()) - 0.1) < 0.1 * 5 / math.sqrt(2 * width)
@@ -127,7 +128,7 @@ def test_without_noise_and_clip_it_is_sgd_on_the_same_batches() -> None:
     samples = Samples((torch.randn(50, 6).double(),), torch.randint(0, 3, (50,)))
     learning = Learning(epochs=3, batch_size=16, lr=0.1, momentum=0.9, weight_decay=0.01)
     noisy = Noisy(clip=math.inf, multiplier=0.0, rate=16 / 50, expected=16, source=seeded(7))
-    steps, _ = train(model, samples, learning, torch.Generator(), CROSS_ENTROPY, noisy=noisy)
+    steps, _ = train(model, samples, learning, torch.Generator(), TaskLoss(CROSS_ENTROPY), gradients=noisy)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
     same = Noisy(math.inf, 0.0, 16 / 50, 16, seeded(7))
     for _ in range(3):
@@ -184,11 +185,11 @@ def test_each_records_gradient_is_that_of_the_record_alone(name: str) -> None:
     torch.manual_seed(0)
     build, shapes = MODELS[name]
     model, samples = build(), few(shapes)
-    check_fit(model, samples, CROSS_ENTROPY)
-    found = record_gradients(model, *samples.batch(torch.arange(5)), CROSS_ENTROPY)
+    check_fit(model, samples, TaskLoss(CROSS_ENTROPY))
+    found = record_gradients(model, *samples.batch(torch.arange(5)), TaskLoss(CROSS_ENTROPY))
     for i in range(5):
         mine = torch.cat([gradients[i].flatten() for gradients in found])
-        slow = own_gradient(model, samples, torch.tensor([i]), CROSS_ENTROPY)
+        slow = own_gradient(model, samples, torch.tensor([i]), TaskLoss(CROSS_ENTROPY))
         torch.testing.assert_close(mine, slow, rtol=1e-4, atol=1e-5)
     assert not any(hasattr(weight, "grad_sample") for weight in model.parameters())  # the hooks are gone
 
@@ -199,7 +200,7 @@ def test_large_batches_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("holdfast.privacy.steps.MOST_NUMBERS", most)
         torch.manual_seed(0)
         model = nn.Linear(6, 4)
-        Noisy(0.1, 0.0, 1.0, 20, seeded(0)).fill_gradients(model, samples, torch.arange(20), CROSS_ENTROPY)
+        Noisy(0.1, 0.0, 1.0, 20, seeded(0)).fill_gradients(model, samples, torch.arange(20), TaskLoss(CROSS_ENTROPY))
         results.append(model.weight.grad)
     torch.testing.assert_close(*results)
 
@@ -253,7 +254,7 @@ def summed(output: Tensor, labels: Tensor) -> Tensor:
 )
 def test_what_mixes_records_is_refused(model: Any, loss: Any, sentence: str) -> None:
     with pytest.raises(HoldfastError, match=sentence):
-        check_fit(model(), few(((6,),)), loss)
+        check_fit(model(), few(((6,),)), TaskLoss(loss))
 
 
 def test_dropout_is_no_mixing_and_hides_none() -> None:
@@ -261,7 +262,7 @@ def test_dropout_is_no_mixing_and_hides_none() -> None:
     samples, refused = few(((6,),)), []
     for last in (nn.Linear(6, 4), Centred()):
         try:
-            check_fit(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), last), samples, CROSS_ENTROPY)
+            check_fit(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), last), samples, TaskLoss(CROSS_ENTROPY))
         except HoldfastError as error:
             refused.append((type(last), "mixes the records of a batch" in str(error)))
     assert refused == [(Centred, True)]
@@ -277,4 +278,4 @@ def test_without_opacus_a_sentence_says_what_to_install(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(HoldfastError, match=r"holdfast\[dp\]"):
-        check_fit(nn.Linear(6, 4), few(((6,),)), CROSS_ENTROPY)
+        check_fit(nn.Linear(6, 4), few(((6,),)), TaskLoss(CROSS_ENTROPY))

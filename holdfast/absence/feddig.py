@@ -39,12 +39,15 @@ from holdfast.absence.release import (
 )
 from holdfast.attacks import awake
 from holdfast.context import Context, Owner
-from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
+from holdfast.core import Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.files import Unwritable
+from holdfast.learning.local import Sent, learn
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
 from holdfast.models import buffers_of, fill, weights_of
-from holdfast.randomness import rng
+from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Samples
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
@@ -158,30 +161,25 @@ class FedDig(ReleaseOptions, Nothing):
 
     def recall(self, state: State, context: Context, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
-        from holdfast.client import Client, train_job
-
         [digest] = self.standing(context, state, [client])
-        bench = context.bench
+        bench, algorithm = context.bench, context.algorithm
         samples = Samples((digest.features,), digest.labels)
         if bench.producer is not None:
             samples = Samples((guide(bench.producer, state, digest.features), digest.features), digest.labels)
-        stand_in = Client(
-            id=client,
-            seed=context.seed,
-            train=samples,
-            validation=samples,
-            model=bench.model,
-            loss=bench.loss,
-            metric=bench.metric,
-            learning=context.learning,
-            algorithm=context.algorithm,
+        learnt = learn(
+            bench.model,
+            samples,
+            Sent(state.model, state.buffers, algorithm.broadcast(state.algorithm)),
+            memory_of(state, client),
+            algorithm=algorithm,
+            learning=context.learning_in(state.round),
+            objective=TaskLoss(bench.loss),
+            round=state.round,
+            last=last_act(state, client),
+            order=rng(context.seed, state.round, client, "batches"),
+            chance=seed_of(context.seed, state.round, client, "model"),
         )
-        server = context.algorithm.broadcast(state.algorithm)
-        tensors = pack(model=state.model, buffers=state.buffers, server=server, memory=memory_of(state, client))
-        scalars = {"accepted": last_act(state, client), "lr": context.learning_in(state.round).lr}
-        reply = train_job(stand_in, Message(client, state.round, "train", tensors, scalars))
-        delta, buffers = (unpack(reply.tensors, group) for group in ("delta", "buffers"))
-        return Update(client, delta, digest.samples, reply.scalars["steps"], buffers, synthetic=True)
+        return Update(client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True)
 
     def standing(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
@@ -225,8 +223,6 @@ class FedDig(ReleaseOptions, Nothing):
 
     def learn_from_digests(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
-        from holdfast.client import train
-
         opened = self.standing(context, state, sorted(self.believed(state)))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = context.bench
@@ -238,7 +234,7 @@ class FedDig(ReleaseOptions, Nothing):
         learning = context.learning_in(state.round)
         learning = replace(learning, epochs=self.server_epochs, lr=learning.lr * self.gentleness)
         batches = rng(context.seed, state.round, -1, "server step")
-        train(whole, Samples((features,), labels), learning, batches, bench.loss)
+        train(whole, Samples((features,), labels), learning, batches, TaskLoss(bench.loss))
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
 
     def model_of(self, state: State) -> Tensors:

@@ -2,9 +2,10 @@
 
     w <- w + sum_i a_i (w_i - w),   sum_i a_i = 1
 
-An algorithm is what happens at four moments; FedAvg does the least at each, and the others change one or two:
+An algorithm is what happens at five moments; FedAvg does the least at each, and the others change one or two:
 
     begin       before round 1: the moderator's memory
+    objective   at a client, before its steps: what it minimises
     correction  at a client, each step: what is added to the gradient
     remember    at a client, after its steps: its own memory
     aggregate   at the moderator: the new model and the moderator's new memory
@@ -18,7 +19,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from holdfast.core import Learning, Tensors, Update, weighted_sum
+from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.learning.objective import Objective
+from holdfast.learning.settings import Learning
 
 Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
 
@@ -47,6 +50,10 @@ class FedAvg:
 
     def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction | None:
         return None
+
+    def objective(self, task: Objective, start: Tensors, server: Tensors, memory: Tensors) -> Objective:
+        """What a client minimises: the task's own objective, perhaps with terms of the algorithm's around it."""
+        return task
 
     def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
         return {}

@@ -19,7 +19,8 @@ from typing import ClassVar
 import torch
 
 from holdfast.algorithms.fedavg import Correction, FedAvg, Work, add, average
-from holdfast.core import Learning, Tensors, Update, weighted_sum
+from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.learning.settings import Learning
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from torch import Tensor
 from holdfast.accept import misfit
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.choices import Choice, choose, refuse_other
-from holdfast.core import Learning, State, Tensors
+from holdfast.core import State, Tensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
-from holdfast.learning.optimizers import OPTIMIZERS, Adam, Optimizer
+from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from holdfast.learning.settings import Learning, Optimizer
 from holdfast.round import Method
 from holdfast.selection import select
 

@@ -1,6 +1,6 @@
 """Local optimisers: how a client turns gradients into steps. Each works on one weight at a time, in place.
 
-    SGD      v <- momentum v + g,  w <- w - lr v                                  (torch.optim.SGD)
+    SGD      in settings.py
     Adam     m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2
              w <- w - lr (m / (1 - b1^k)) / (sqrt(v / (1 - b2^k)) + eps)          at step k = 1, 2, ...
     AdamW    w <- w - lr weight_decay w, then Adam's step
@@ -17,64 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from holdfast.core import Learning
+from holdfast.learning.settings import Learning, Optimizer, Sgd
 
 States = dict[str, dict[str, Tensor]]  # name of a weight -> what its optimiser keeps of it
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """What a local optimiser is made from: `begin` and `step`."""
-
-    has_reach: ClassVar[bool] = False  # whether Learning.reach is true of it, which FedNova and SCAFFOLD need
-    keep: bool = field(default=False, kw_only=True)  # keep the state from round to round, at the client
-
-    def begin(self, weight: Tensor) -> dict[str, Tensor]:
-        """The state of one weight before its first step."""
-        return {}
-
-    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
-        """One step of one weight; weight, gradient and state may be changed in place."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Sgd(Optimizer):
-    """Stochastic gradient descent with momentum.
-
-    >>> from holdfast.core import Learning
-    >>> w, state = torch.tensor([1.0]), Sgd().begin(torch.zeros(1))
-    >>> for _ in range(2):  # v = 2, then 0.5 x 2 + 2 = 3: w = 1 - 0.1 x 5
-    ...     Sgd().step(w, torch.tensor([2.0]), state, Learning(lr=0.1, momentum=0.5))
-    >>> w
-    tensor([0.5000])
-    """
-
-    has_reach: ClassVar[bool] = True
-
-    def begin(self, weight: Tensor) -> dict[str, Tensor]:
-        return {"velocity": torch.zeros_like(weight)}
-
-    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
-        if learning.weight_decay:
-            gradient = gradient.add_(weight, alpha=learning.weight_decay)
-        speed = state["velocity"]
-        speed.mul_(learning.momentum).add_(gradient)
-        weight.sub_(speed, alpha=learning.lr)
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam: steps of about lr in every weight, whatever the size of its gradients; weight decay is part of them.
 
-    >>> from holdfast.core import Learning
     >>> w, state = torch.tensor([1.0]), Adam().begin(torch.zeros(1))
     >>> Adam().step(w, torch.tensor([50.0]), state, Learning(lr=0.25))  # the first step is lr in the gradient's sign
     >>> w
@@ -112,7 +69,6 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with weight decay beside the gradients: w shrinks by lr weight_decay w.
 
-    >>> from holdfast.core import Learning
     >>> w, state = torch.tensor([1.0]), AdamW().begin(torch.zeros(1))
     >>> AdamW().step(w, torch.tensor([50.0]), state, Learning(lr=0.25, weight_decay=0.5))  # 1 - 0.125 - 0.25
     >>> w

@@ -15,9 +15,10 @@ import torch
 
 from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, make_release, samples_of
-from holdfast.client import evaluate, train
 from holdfast.core import size
 from holdfast.errors import HoldfastError
+from holdfast.learning.loop import evaluate, train
+from holdfast.learning.objective import TaskLoss
 from holdfast.plan import Plan
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
@@ -126,7 +127,8 @@ class Workshop:
         for epoch in range(EPOCHS):
             lr = method.learning.lr * 0.5 * (1 + math.cos(math.pi * epoch / EPOCHS))
             learning = replace(method.learning, epochs=1, lr=lr)
-            train(model, Samples((features,), labels), learning, rng(seed, epoch, -1, "plan"), method.bench.loss)
+            batches = rng(seed, epoch, -1, "plan")
+            train(model, Samples((features,), labels), learning, batches, TaskLoss(method.bench.loss))
         accuracy = float(evaluate(model, self.test, method.bench.metric).mean())
         return replace(setting, accuracy=accuracy, size=max(map(size, digests.values())))
 

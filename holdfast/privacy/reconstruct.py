@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.absence.release import ReleaseOptions
-from holdfast.client import train
-from holdfast.core import Learning
 from holdfast.encoders import Encoder, draw_shapes
 from holdfast.encoders.contract import as_floats
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.moments import RADIUS, scales_for
 from holdfast.tasks import Samples
@@ -57,7 +58,7 @@ def train_decoder(encoder: Encoder, images: Tensor, generator: torch.Generator, 
         Learning(epochs, 32, 20.0, 0.9),
         Learning(4, 32, 2.0, 0.9),
     ):  # a mean over pixels has small gradients
-        train(decoder, Samples((features,), pixels), learning, generator, functional.mse_loss)
+        train(decoder, Samples((features,), pixels), learning, generator, TaskLoss(functional.mse_loss))
     decoder.eval()
     return decoder
 

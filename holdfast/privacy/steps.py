@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,10 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
+from holdfast.learning.objective import Objective, is_separable
 from holdfast.privacy.noise import Source
-
-if TYPE_CHECKING:
-    from holdfast.tasks import Loss, Samples
+from holdfast.tasks import Samples
 
 GRID = 2.0**-20  # of the noise's scale: what the noised sum is rounded to
 ROUNDING = 1e-4  # gradients are shortened by so much more, relatively, for the rounding of 32-bit sums
@@ -76,13 +74,13 @@ class Noisy:
         for _ in range(math.ceil(records / self.expected)):
             yield torch.from_numpy(poisson_batch(records, self.rate, self.source))
 
-    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, loss: Loss) -> Tensor:
+    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the noised mean of these records' shortened gradients into weight.grad; of the loss nothing is told."""
         weights = learning_weights(model)
         sums = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
         at_once = max(1, MOST_NUMBERS // sum(weight.numel() for weight in weights))
         for part in index.split(at_once) if len(index) else ():
-            each = record_gradients(model, *samples.batch(part), loss)
+            each = record_gradients(model, *samples.batch(part), objective)
             factors = shorten(each, self.clip)
             for total, gradients in zip(sums, each, strict=True):
                 total += (factors @ gradients.flatten(1)).view_as(total)
@@ -118,11 +116,13 @@ def shorten(each: Sequence[Tensor], clip: float) -> Tensor:
     return torch.where(good, factors, 0.0)
 
 
-def record_gradients(model: nn.Module, inputs: Sequence[Tensor], labels: Tensor, loss: Loss) -> list[Tensor]:
+def record_gradients(
+    model: nn.Module, inputs: tuple[Tensor, ...], labels: Tensor, objective: Objective
+) -> list[Tensor]:
     """The gradient of each record alone, (records, *weight.shape) for each weight that learns, by Opacus' hooks."""
     weights = learning_weights(model)
     with record_hooks(model):
-        loss(model(*inputs), labels).backward()
+        objective(model, inputs, labels).mean().backward()
         found = [getattr(weight, "grad_sample", None) for weight in weights]
     model.zero_grad()
     return [
@@ -152,8 +152,12 @@ def record_hooks(model: nn.Module) -> Iterator[None]:
 # Is this model fit for it? --------------------------------------------------------------------------------------
 
 
-def check_fit(model: nn.Module, few: Samples, loss: Loss) -> None:
+def check_fit(model: nn.Module, few: Samples, objective: Objective) -> None:
     """Refuse a model or loss that mixes the records of a batch: then no record has a gradient of its own."""
+    if not is_separable(objective):
+        raise HoldfastError(
+            "protect: the objective has no loss of each record alone, so noise cannot hide one; leave out protect."
+        )
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             kind = type(module).__name__
@@ -168,8 +172,8 @@ def check_fit(model: nn.Module, few: Samples, loss: Loss) -> None:
     before = [buffer.clone() for buffer in model.buffers()]
     everything = torch.arange(len(few))
     try:
-        together = record_gradients(model, *few.batch(everything), loss)
-        alone = [own_gradient(model, few, one, loss) for one in everything.split(1)]
+        together = record_gradients(model, *few.batch(everything), objective)
+        alone = [own_gradient(model, few, one, objective) for one in everything.split(1)]
     except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise HoldfastError(f"protect: this model's records have no gradients of their own ({reason}).") from error
@@ -187,10 +191,10 @@ def check_fit(model: nn.Module, few: Samples, loss: Loss) -> None:
             )
 
 
-def own_gradient(model: nn.Module, samples: Samples, one: Tensor, loss: Loss) -> Tensor:
+def own_gradient(model: nn.Module, samples: Samples, one: Tensor, objective: Objective) -> Tensor:
     """The gradient of one record, computed alone: slow, and certainly its own."""
     inputs, labels = samples.batch(one)
     weights = learning_weights(model)
-    found = torch.autograd.grad(loss(model(*inputs), labels), weights, allow_unused=True)
+    found = torch.autograd.grad(objective(model, inputs, labels).mean(), weights, allow_unused=True)
     parts = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)]
     return torch.cat([part.flatten() for part in parts])

@@ -41,7 +41,7 @@ from holdfast.privacy.steps import GRID, Noisy
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.core import Learning
+    from holdfast.learning.settings import Learning
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody
@@ -100,7 +100,7 @@ class Guard:
 def plan_steps(records: int, learning: Learning) -> tuple[float, int]:
     """The chance of a record to be in a batch, and the steps of a round.
 
-    >>> from holdfast.core import Learning
+    >>> from holdfast.learning.settings import Learning
     >>> plan_steps(100, Learning(epochs=2, batch_size=40)), plan_steps(10, Learning(batch_size=40))
     ((0.4, 6), (1.0, 1))
     """

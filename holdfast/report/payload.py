@@ -74,7 +74,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
 
 
 def presence(record: Record, client: int) -> str:
-    """One letter: p there, s suspected, r refused, q refused and replaced by a digest, d replaced, a away, n not asked."""
+    """One letter: p there, s suspected, r refused, q refused and replaced by a digest, d replaced, a away, n not."""
     if not record.was_asked(client):
         return "n"
     stands_in = client in record.stand_ins

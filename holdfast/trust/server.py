@@ -14,6 +14,8 @@ from typing import ClassVar
 from holdfast.context import Context
 from holdfast.core import State, Update
 from holdfast.errors import HoldfastError
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
 from holdfast.models import fill, weights_of
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
@@ -74,13 +76,11 @@ class FLTrust(Trust):
         own_samples("fltrust", self.samples, context)
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
-        from holdfast.client import train
-
         context, bench = hearing.context, hearing.context.bench
         batches = rng(context.seed, state.round, -1, "the moderator's update")
         fill(bench.model, state.model, state.buffers)
         own = own_samples("fltrust", self.samples, context)
-        train(bench.model, own, context.learning_in(state.round), batches, bench.loss)
+        train(bench.model, own, context.learning_in(state.round), batches, TaskLoss(bench.loss))
         trained = weights_of(bench.model)
         delta = {name: trained[name] - weight for name, weight in state.model.items()}
         found = robust.fltrust(stacked(updates), flat(delta, list(updates[0].delta)))

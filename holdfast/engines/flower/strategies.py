@@ -28,12 +28,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from holdfast.client import train
-from holdfast.core import Learning, Reply
+from holdfast.core import Reply
 from holdfast.digests import Digest, open_digest
 from holdfast.engines.flower.around import FAR, Around, Settings, answer_as, first_arrays
 from holdfast.engines.flower.mods import DIGEST, SITE, TESTED, WANTED, unseal
 from holdfast.errors import HoldfastError, nearest
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Manner, choose_testers, read_report
@@ -128,7 +130,7 @@ class FedDig(Around):
         features, labels = torch.cat([d.features for d in digests]), torch.cat([d.labels for d in digests])
         learning = replace(self._learning, epochs=epochs)
         generator = rng(self._seed, server_round, -1, purpose)
-        train(self._model, Samples((features,), labels), learning, generator, self._loss)
+        train(self._model, Samples((features,), labels), learning, generator, TaskLoss(self._loss))
         return ArrayRecord(self._model.state_dict())
 
 

@@ -1,0 +1,80 @@
+"""Training at a client, or at its stand-in: from the model that was sent to the change that is sent back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from holdfast.algorithms.fedavg import FedAvg, Work
+from holdfast.core import Tensors, pack
+from holdfast.learning.loop import Gradients, train
+from holdfast.learning.objective import Objective
+from holdfast.learning.optimizers import States, begin_states
+from holdfast.learning.settings import Learning
+from holdfast.models import buffers_of, fill, weights_of
+from holdfast.tasks import Samples
+
+GLOBAL_GENERATOR = threading.Lock()  # clients and stand-ins of one process take turns with it
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the moderator sent."""
+
+    model: Tensors
+    buffers: Tensors
+    server: Tensors  # the algorithm's broadcast
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What came of it."""
+
+    delta: Tensors
+    buffers: Tensors
+    steps: int
+    loss: float  # mean of the last epoch
+    memory: Tensors  # what the algorithm and, if it keeps anything, the optimiser remember
+
+
+def learn(
+    model: nn.Module,
+    samples: Samples,
+    sent: Sent,
+    memory: Tensors,
+    *,
+    algorithm: FedAvg,
+    learning: Learning,
+    objective: Objective,
+    round: int,
+    last: int,
+    order: torch.Generator,
+    chance: int,
+    gradients: Gradients | None = None,
+    kept: Tensors | None = None,
+) -> Learnt:
+    """Train the model that was sent; `last` is the last round that counted, `chance` seeds what the model draws.
+
+    `memory` is the algorithm's, `kept` the optimiser's state.
+    """
+    fill(model, sent.model, sent.buffers)
+    correction = algorithm.correction(sent.model, sent.server, memory)
+    objective = algorithm.objective(objective, sent.model, sent.server, memory)
+    states = begin_states(learning.optimizer, dict(model.named_parameters()), kept or {})
+    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
+        torch.manual_seed(chance)
+        steps, loss = train(model, samples, learning, order, objective, correction, gradients, states)
+    delta = {name: weight.sub_(sent.model[name]) for name, weight in weights_of(model).items()}
+    remembered = algorithm.remember(delta, Work(round, steps, last, learning), sent.server, memory)
+    return Learnt(delta, buffers_of(model), steps, loss, {**remembered, **kept_states(states, learning)})
+
+
+def kept_states(states: States, learning: Learning) -> Tensors:
+    """The optimiser's state as a client keeps it, if it does."""
+    if not learning.optimizer.keep:
+        return {}
+    plain = {name: {part: t.contiguous() for part, t in state.items()} for name, state in states.items()}
+    return pack(optimizer=pack(**plain))

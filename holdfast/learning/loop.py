@@ -1,0 +1,105 @@
+"""The product's only epoch loop, and its only evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.algorithms.fedavg import Correction
+from holdfast.learning.objective import Objective
+from holdfast.learning.optimizers import States, begin_states, descend
+from holdfast.learning.settings import Learning
+from holdfast.tasks import Metric, Samples
+
+
+class Gradients(Protocol):
+    """Where the epoch loop gets its batches and gradients from."""
+
+    def batches(self, samples: int) -> Iterable[Tensor]: ...
+
+    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor: ...
+
+
+def train(
+    model: nn.Module,
+    samples: Samples,
+    learning: Learning,
+    generator: torch.Generator,
+    objective: Objective,
+    correction: Correction | None = None,
+    gradients: Gradients | None = None,
+    states: States | None = None,
+) -> tuple[int, float]:
+    """The epoch loop: the optimiser's steps on shuffled batches, with an algorithm's correction added to each gradient.
+
+    Where updates are protected, `gradients` draws the batches and adds noise to the gradients. `states` are the
+    optimiser's, changed in place; none: it starts anew. Returns the number of steps and the mean loss of the last epoch
+    (0 with noise: a loss tells of records too).
+    """
+    model.train()
+    gradients = gradients or Shuffled(generator, learning.batch_size)
+    weights = dict(model.named_parameters())
+    states = begin_states(learning.optimizer, weights, {}) if states is None else states
+    steps, total = 0, torch.zeros(())
+    for _ in range(learning.epochs):
+        total.zero_()
+        for index in gradients.batches(len(samples)):
+            total += gradients.fill_gradients(model, samples, index, objective)
+            if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
+                nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
+            if correction is not None:
+                correct(model, correction)
+            descend(weights, states, learning)
+            steps += 1
+    return steps, float(total) / len(samples)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every sample once, in an order by chance, and plain gradients."""
+
+    generator: torch.Generator
+    size: int
+
+    def batches(self, samples: int) -> Sequence[Tensor]:
+        return batches(torch.randperm(samples, generator=self.generator), self.size)
+
+    def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
+        """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
+        inputs, labels = samples.batch(index)
+        value: Tensor = objective(model, inputs, labels).mean()
+        model.zero_grad()
+        value.backward()
+        return value.detach() * len(index)
+
+
+def batches(order: Tensor, size: int) -> Sequence[Tensor]:
+    """Batches of this size; a last sample all alone joins the batch before it, since batch norms cannot take one.
+
+    >>> [len(batch) for batch in batches(torch.arange(9), 4)]
+    [4, 5]
+    """
+    cut = list(order.split(size))
+    if 1 < size < len(order) and len(cut[-1]) == 1:
+        cut[-2:] = [torch.cat(cut[-2:])]
+    return cut
+
+
+@torch.no_grad()
+def correct(model: nn.Module, correction: Correction) -> None:
+    """Add the algorithm's correction to the gradients, in place."""
+    for name, weight in model.named_parameters():
+        added = correction(name, weight)
+        weight.grad = added.clone() if weight.grad is None else weight.grad.add_(added)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
+    """The metric of each sample, in order."""
+    model.eval()
+    batches = (samples.batch(index) for index in torch.arange(len(samples)).split(batch_size))
+    return torch.cat([metric(model(*inputs), labels) for inputs, labels in batches])

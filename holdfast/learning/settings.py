@@ -1,0 +1,89 @@
+"""How a client trains in a round: its settings, what an optimiser is, and the usual one, SGD.
+
+SGD      v <- momentum v + g,  w <- w - lr v                                  (torch.optim.SGD)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What a local optimiser is made from: `begin` and `step`."""
+
+    has_reach: ClassVar[bool] = False  # whether Learning.reach is true of it, which FedNova and SCAFFOLD need
+    keep: bool = field(default=False, kw_only=True)  # keep the state from round to round, at the client
+
+    def begin(self, weight: Tensor) -> dict[str, Tensor]:
+        """The state of one weight before its first step."""
+        return {}
+
+    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
+        """One step of one weight; weight, gradient and state may be changed in place."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """Stochastic gradient descent with momentum.
+
+    >>> w, state = torch.tensor([1.0]), Sgd().begin(torch.zeros(1))
+    >>> for _ in range(2):  # v = 2, then 0.5 x 2 + 2 = 3: w = 1 - 0.1 x 5
+    ...     Sgd().step(w, torch.tensor([2.0]), state, Learning(lr=0.1, momentum=0.5))
+    >>> w
+    tensor([0.5000])
+    """
+
+    has_reach: ClassVar[bool] = True
+
+    def begin(self, weight: Tensor) -> dict[str, Tensor]:
+        return {"velocity": torch.zeros_like(weight)}
+
+    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
+        if learning.weight_decay:
+            gradient = gradient.add_(weight, alpha=learning.weight_decay)
+        speed = state["velocity"]
+        speed.mul_(learning.momentum).add_(gradient)
+        weight.sub_(speed, alpha=learning.lr)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a client trains in a round."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    optimizer: Optimizer = field(default_factory=Sgd)
+    clip_norm: float | None = None  # the most that the norm of a batch's gradient may be; longer ones are shortened
+
+    def steps(self, samples: int, poisson: bool = False) -> int:
+        """The steps of one round on so many samples; a last sample all alone joins the batch before it.
+
+        Batches drawn by chance (DP-SGD) are ceil(samples / batch_size) an epoch.
+
+        >>> Learning(epochs=2, batch_size=4).steps(9), Learning(epochs=2, batch_size=4).steps(9, poisson=True)
+        (4, 6)
+        """
+        full, rest = divmod(samples, self.batch_size)
+        alone = rest == 1 and self.batch_size > 1 and full > 0 and not poisson
+        return self.epochs * (full + (rest > 0 and not alone))
+
+    def reach(self, steps: int) -> float:
+        """How far `steps` steps of SGD carry a constant unit gradient, in units of lr: FedNova's ||a||_1.
+
+        With momentum rho, the gradient of step k counts (1 - rho^(steps - k + 1)) / (1 - rho) times, hence
+        ||a||_1 = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); without momentum it is `steps`.
+
+        >>> Learning(momentum=0.0).reach(3), Learning(momentum=0.5).reach(2)  # 1.5 + 1
+        (3.0, 2.5)
+        """
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

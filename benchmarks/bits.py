@@ -35,7 +35,6 @@ USUAL: dict[str, Any] = {
     "samples": 280, "clients": 7, "partition": "dirichlet:1.0", "model": "features:16", "rounds": 3, "batch_size": 16,
     "lr": 0.05, "evaluate_every": 3, "workers": 0,
 }  # fmt: skip
-AWAY = {"scenario": "sequential"}
 FLIP = {"attack": "signflip", "attackers": 2}
 CNN = {"model": {"name": "cnn", "width": 8, "hidden": 16}}
 ALL = {"algorithm": "scaffold", "absence": "feddig", "trust": "jury", "scenario": "dropout:0.4", "rounds": 4, **FLIP}
@@ -48,7 +47,7 @@ def network() -> nn.Module:
 
 
 def feddig(**options: Any) -> dict[str, Any]:
-    return {"absence": {"name": "feddig", **options}, **AWAY}
+    return {"absence": {"name": "feddig", **options}, "scenario": "sequential"}
 
 
 def attacked(attack: str, **keys: Any) -> dict[str, Any]:
@@ -69,6 +68,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "feddig-across": feddig(strategy="across", bits="32", settle="always", ema=0.5, weights="random", refresh=1),
     "feddig-literal": feddig(literal=True, epsilon=0.005, spd=2, bits="4", teach=0.2),
     "feddig-label-public": feddig(mode="dp-label-public"),
+    "feddig-laplace": feddig(mode="dp-label-public", delta=0.0),
     "feddig-full": feddig(mode="dp-full"),
     "feddig-moments": feddig(mode="moments"),
     "feddig-paper": {"model": {"name": "full", "width": 8, "hidden": 16}, "encoder": "autoencoder", "clients": 4,
@@ -81,6 +81,7 @@ ROWS: dict[str, dict[str, Any]] = {
                      "clipping", "normclip", "nnm", "bulyan", "fltrust", "servertest")
     },
     "trust-jury-feddig": {"trust": "jury", **feddig(), **FLIP},
+    "trust-jury-moments": attacked("falsedigest", trust="jury", **feddig(mode="moments")),
     "trust-jury-exclude": {"trust": "jury:exclude=1", "rounds": 6, **FLIP},
     "trust-fedtest-trusted": {"trust": "fedtest:testers=2,choice=trusted,adapt=true", **FLIP},
     **{f"scenario-{name}": {"scenario": name} for name in ("temporary", "forever", "group", "sequential")},
@@ -97,7 +98,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "model-mlp": {"model": "mlp:16"},
     "model-cnn": CNN,
     "model-cnn-batch": {"model": {**CNN["model"], "norm": "batch"}, "clients": 4},
-    "model-full": {"model": {"name": "full", "width": 8, "hidden": 16}, **feddig(), "clients": 4},
+    "model-full": {"model": {"name": "full", "width": 8, "hidden": 16}, "encoder": "random", **feddig(), "clients": 4},
+    "model-mobilenetv2": {"model": "mobilenetv2:width=0.25", "clients": 2, "samples": 60, "rounds": 2},
     "model-own": {"model": "bits:network", "algorithm": "fednova", "scenario": "dropout:0.3"},
     "model-own-median": {"model": "bits:network", "trust": "median", **FLIP},
     "model-own-jury": {"model": "bits:network", "trust": "jury", **FLIP},

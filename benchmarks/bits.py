@@ -35,6 +35,7 @@ USUAL: dict[str, Any] = {
     "samples": 280, "clients": 7, "partition": "dirichlet:1.0", "model": "features:16", "rounds": 3, "batch_size": 16,
     "lr": 0.05, "evaluate_every": 3, "workers": 0,
 }  # fmt: skip
+MANY = {"samples": 1400, "clients": 4}  # moments need as many records as their noise asks for
 FLIP = {"attack": "signflip", "attackers": 2}
 CNN = {"model": {"name": "cnn", "width": 8, "hidden": 16}}
 ALL = {"algorithm": "scaffold", "absence": "feddig", "trust": "jury", "scenario": "dropout:0.4", "rounds": 4, **FLIP}
@@ -42,8 +43,7 @@ ALL = {"algorithm": "scaffold", "absence": "feddig", "trust": "jury", "scenario"
 
 def network() -> nn.Module:
     """A user's own network, named by import path, with buffers: means, variances and a counter."""
-    head = nn.Sequential(nn.Flatten(), nn.Linear(4 * 7 * 7, 10))
-    return nn.Sequential(nn.Conv2d(1, 4, 3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), head)
+    return nn.Sequential(nn.Conv2d(1, 4, 3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 10))
 
 
 def feddig(**options: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "feddig-label-public": feddig(mode="dp-label-public"),
     "feddig-laplace": feddig(mode="dp-label-public", delta=0.0),
     "feddig-full": feddig(mode="dp-full"),
-    "feddig-moments": feddig(mode="moments"),
+    "feddig-moments": {**feddig(mode="moments"), **MANY},
     "feddig-paper": {"model": {"name": "full", "width": 8, "hidden": 16}, "encoder": "autoencoder", "clients": 4,
                      **feddig(strategy="across", epsilon=0.005, bits="32", settle="always")},
     **{f"feddig-{name}": {"algorithm": name, **feddig()} for name in ("fednova", "feddyn", "adabest", "scaffold")},
@@ -81,7 +81,7 @@ ROWS: dict[str, dict[str, Any]] = {
                      "clipping", "normclip", "nnm", "bulyan", "fltrust", "servertest")
     },
     "trust-jury-feddig": {"trust": "jury", **feddig(), **FLIP},
-    "trust-jury-moments": attacked("falsedigest", trust="jury", **feddig(mode="moments")),
+    "trust-jury-moments": attacked("falsedigest", trust="jury", **feddig(mode="moments"), **MANY),
     "trust-jury-exclude": {"trust": "jury:exclude=1", "rounds": 6, **FLIP},
     "trust-fedtest-trusted": {"trust": "fedtest:testers=2,choice=trusted,adapt=true", **FLIP},
     **{f"scenario-{name}": {"scenario": name} for name in ("temporary", "forever", "group", "sequential")},

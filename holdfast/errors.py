@@ -9,6 +9,8 @@ from collections.abc import Iterable
 class HoldfastError(Exception):
     """What is wrong, where, and what to do: one sentence, shown to the user without a traceback."""
 
+    code = "internal"  # what others may be told of it: see failures.py
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A closing half-sentence that names the known word most like this one.

@@ -16,6 +16,7 @@ researchers. A stand-in steps down as soon as its client answers; a client that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
+log = logging.getLogger("holdfast")
 EPSILON = 3.0  # of the strict modes where none is named
 TEACH, GENTLE = 0.4, 0.3  # of moments, teach and server_lr where none is named: chosen on validation seeds
 
@@ -105,6 +107,10 @@ class FedDig(Nothing):
         return EPSILON if self.epsilon is None else self.epsilon
 
     @property
+    def protects(self) -> bool:
+        return self.mode != "paper"
+
+    @property
     def gentleness(self) -> float:
         """The server step's share of the clients' learning rate: samples are new each round, so small steps add up."""
         return (GENTLE if self.mode == "moments" else 1.0) if self.server_lr is None else self.server_lr
@@ -125,6 +131,7 @@ class FedDig(Nothing):
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
+            log.warning("client %s, round %s, its digest: %s", client.id, round + 1, error)
             return excuse_of(error)
 
     # At the moderator -------------------------------------------------------------------------------------------

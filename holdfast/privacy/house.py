@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal
 from holdfast.files import make_folder
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.ledger import MODES, Ledger, Policy, check, read_ledger, read_policy, spend
@@ -65,9 +65,10 @@ def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
     policy = house.read_policy(claim.delta)
     if house.ledger is None:
         if house.policy is not None:
-            raise HoldfastError(
+            raise Refusal(
+                "ledger",
                 f"policy {house.policy}: what is released cannot be entered in a ledger, as the run has no folder; "
-                "nothing was released: give the run a folder."
+                "nothing was released: give the run a folder.",
             )
         check(policy, Ledger(), claim, series)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from holdfast.algorithms.fedavg import Correction, FedAvg, Work
 from holdfast.attacks import awake
 from holdfast.core import Learning, Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
-from holdfast.failures import Refusal
+from holdfast.failures import Refusal, tell_home
 from holdfast.memory import Memory
 from holdfast.models import buffers_of, fill, weights_of
 from holdfast.privacy.noise import system
@@ -28,8 +27,6 @@ from holdfast.tasks import Loss, Metric, Samples
 from holdfast.trust.patches import Stamped, innocence_of
 from holdfast.trust.tester import MEASURES, held_out, tested_in
 from holdfast.trust.weights import Trust
-
-log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, li
     try:
         return client.memory.read(last), []
     except HoldfastError as error:
-        log.warning("%s; client %s starts with an empty one", error, client.id)
+        tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
         return {}, ["memory-lost"]
 
 

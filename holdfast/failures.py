@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core import Absent, Message
-from holdfast.errors import HoldfastError
+from holdfast.errors import NOT_DONE, HoldfastError
 
 log = logging.getLogger("holdfast")
 LOG = "failures.log"  # in a run's folder: the full errors of its clients
@@ -82,6 +82,17 @@ def write_down(folder: Path | None, message: Message, text: str) -> None:
     """Keep the full error of a client of this machine: in the run's log, or on the terminal if there is no folder."""
     what = f"client {message.client} failed in job {message.job!r} of round {message.round + 1}:\n{text}"
     log.log(logging.WARNING if folder is None else logging.DEBUG, "%s", what)
+    append(folder, what)
+
+
+def tell_home(folder: Path | None, text: str) -> None:
+    """Say at home what others are told as a code only; a client's folder is clients/NNNN of a run or of a site."""
+    log.log(logging.WARNING if folder is None else logging.INFO, "%s %s", NOT_DONE, " ".join(text.split()))
+    append(folder and folder.absolute().parents[1], text)
+
+
+def append(folder: Path | None, text: str) -> None:
+    """Add to the log in a folder; a full disk must not end the run here, its own files will say so."""
     if folder is not None:
         with suppress(OSError), open(folder / LOG, "a", encoding="utf-8") as file:
-            file.write(what.rstrip() + "\n\n")  # a full disk must not end the run here: its own files will say so
+            file.write(text.rstrip() + "\n\n")

@@ -127,7 +127,7 @@ def test_how_a_site_answers_follows_from_the_experiment(tmp_path: Path, job: str
 def test_a_site_tests_no_more_models_than_there_are_members_and_once_a_round(tmp_path: Path) -> None:
     asking = Curious(tmp_path, experiment(trust="fedtest"))
     zero = {name: torch.zeros_like(weight) for name, weight in asking.state.model.items()}
-    assert asking.test({client: zero for client in range(1, 40)}).error == "question"
+    assert asking.test(dict.fromkeys(range(1, 40), zero)).error == "question"
     first = asking.test({1: zero, 2: zero, 3: zero})
     assert sorted(first.scalars["accuracies"]) == ["1", "2", "3"]
     assert asking.test({1: asking.state.model}).error == "twice"

@@ -72,6 +72,7 @@ def test_what_digests_may_cost_holds_for_all_of_a_sites_experiments(
     tmp_path: Path, by_key: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = {"names": {100 + i: f"site-{i}" for i in range(3)}} if by_key else {}
+    caplog.set_level("INFO", "holdfast")
     first, second = private(rounds=1), private(rounds=1, lr=0.01)  # each asks for digests of epsilon 3
     history = play_with(tmp_path, first, PRIVACY, **names)
     assert history.state is not None

@@ -16,7 +16,6 @@ researchers. A stand-in steps down as soon as its client answers; a client that 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ from holdfast.attacks import awake
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
+from holdfast.failures import tell_home
 from holdfast.files import Unwritable
 from holdfast.mixing import given_weights, read_weights
 from holdfast.models import buffers_of, fill, weights_of
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
-log = logging.getLogger("holdfast")
 EPSILON = 3.0  # of the strict modes where none is named
 TEACH, GENTLE = 0.4, 0.3  # of moments, teach and server_lr where none is named: chosen on validation seeds
 
@@ -131,7 +130,7 @@ class FedDig(Nothing):
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
-            log.warning("client %s, round %s, its digest: %s", client.id, round + 1, error)
+            tell_home(client.memory.folder, f"the digest of client {client.id} in round {round + 1}: {error}")
             return excuse_of(error)
 
     # At the moderator -------------------------------------------------------------------------------------------

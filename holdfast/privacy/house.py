@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.errors import HoldfastError
 from holdfast.failures import Refusal
 from holdfast.files import make_folder
 from holdfast.privacy.claim import Claim
@@ -21,6 +22,7 @@ from holdfast.privacy.ledger import MODES, Ledger, Policy, check, read_ledger, r
 POLICY = "privacy.toml"
 LEDGER = "privacy-ledger.json"
 SITE = "identity.json"  # what a real site keeps in its folder
+LARGEST_DELTA = 1e-3
 LEVELS = 3  # clients/NNNN -> clients -> the run, or a site's experiment -> the site
 
 
@@ -58,6 +60,15 @@ def named_policy(named: str) -> Path:
 def beside(policy: Path | None) -> House:
     """The house of one client alone, whose ledger lies beside its policy wherever its digests go."""
     return House(policy, None if policy is None else policy.parent / LEDGER)
+
+
+def check_delta(delta: float, records: int, where: str, insist: str) -> None:
+    """Refuse a delta that promises nothing: with delta = 1 / records, to publish one record whole would keep it."""
+    if delta > (most := min(LARGEST_DELTA, 1 / max(1, records))):
+        raise HoldfastError(
+            f"{where}: {delta:g} is above {most:.2g}, the lesser of {LARGEST_DELTA:g} and 1 / {records} records, so it "
+            f"promises little; lower it, or insist with {insist}."
+        )
 
 
 def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:

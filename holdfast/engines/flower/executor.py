@@ -44,10 +44,9 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from holdfast.engines.flower.joining import NOT_DONE
 from holdfast.engines.flower.local import end_with_parent
 from holdfast.engines.flower.waits import NEAR, pace, shorten_app
-from holdfast.errors import HoldfastError
+from holdfast.errors import NOT_DONE, HoldfastError
 from holdfast.failures import SENTENCES
 
 log = logging.getLogger("holdfast")

@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.engines.flower.keys import is_host
-from holdfast.errors import HoldfastError
+from holdfast.errors import NOT_DONE, HoldfastError
 
-NOT_DONE = "Not done:"  # how the line of a refusal begins in a site's log
 TURNED_AWAY = "Failed to activate SuperNode"  # as Flower says it
 
 

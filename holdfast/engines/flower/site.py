@@ -25,7 +25,6 @@ from flwr.clientapp import ClientApp
 from holdfast.client import Client, check_open, perform
 from holdfast.core import Message
 from holdfast.engines.flower.codec import BOUND, Letter, decode, encode
-from holdfast.engines.flower.joining import NOT_DONE
 from holdfast.engines.flower.policy import (
     SitePolicy,
     bind_client,
@@ -36,7 +35,7 @@ from holdfast.engines.flower.policy import (
     read_site_policy,
 )
 from holdfast.engines.flower.questions import WORD, Book, check_question, check_records
-from holdfast.errors import HoldfastError
+from holdfast.errors import NOT_DONE, HoldfastError
 from holdfast.experiment import Experiment, load
 from holdfast.failures import Refusal, code_of
 from holdfast.plan import make_plan

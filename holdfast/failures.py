@@ -34,6 +34,7 @@ SENTENCES = {
     "few": "it has too few records for this",
     "unprotected": "its policy lets updates leave only with noise: ask for protect = 'dp-sgd'",
     "budget": "its privacy budget does not allow it; nothing was released",
+    "delta": "delta promises too little: it must not exceed 1e-3, nor 1 / records",
     "mode": "its policy does not allow this mode; nothing was released",
     "mixing": "its policy asks for more records in each mixture; nothing was released",
     "ledger": "its privacy ledger cannot be read or written; nothing was released",

@@ -153,9 +153,19 @@ def test_a_site_is_one_client_for_good(tmp_path: Path) -> None:
     asking = Curious(tmp_path, wanted)
     answers = [asking.train(client=client, scalars={"digest": True}) for client in (1, 0, 2, 1, 7)]
     assert [answer.error for answer in answers] == ["", "identity", "identity", "", "identity"]
-    assert len(read_ledger(asking.site / "privacy-ledger.json").entries) <= 2
+    assert len(read_ledger(asking.site / "privacy-ledger.json").entries) == 1
     again = Curious(tmp_path, wanted)  # the site was started anew
     assert again.train(client=0).error == "identity"
+
+
+def test_a_site_mixes_its_records_once(tmp_path: Path) -> None:
+    asking = Curious(tmp_path, private(absence="feddig", scenario="none", rounds=3))
+    digests = []
+    for round in range(3):
+        tensors = asking.train(round=round, scalars={"digest": True}).tensors
+        digests.append({name: tensor for name, tensor in tensors.items() if name.startswith("digest/")})
+    assert all(torch.equal(digests[0][name], again[name]) for again in digests for name in digests[0])
+    assert len(read_ledger(asking.site / "privacy-ledger.json").entries) == 1
 
 
 def test_few_records_speak_of_single_ones(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_policy_needs_a_folder_for_its_ledger(tmp_path: Path) -> None:
 
 def test_a_refused_client_sends_its_update_without_a_digest_and_the_record_says_why(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text('max_epsilon = 2.0\ndelta = 1e-5\nmodes = ["moments"]')
+    policy.write_text('max_epsilon = 2.0\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false')
     absence = {"name": "feddig", "mode": "moments", "epsilon": 3.0, "policy": str(policy)}
     history = run(experiment(absence=absence, rounds=2, scenario="none"), tmp_path / "out")
     first = history.records[0]
@@ -198,7 +198,7 @@ def test_one_client_of_three_refuses(tmp_path: Path) -> None:
     held = Run.create(tmp_path / "out", asked)  # the run's folder is there before its client says what it allows
     held.close()
     folder.mkdir(parents=True)
-    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []")
+    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []\nprotect_updates = false")
     history = resume(tmp_path / "out")
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 1]
@@ -208,8 +208,8 @@ def test_one_client_of_three_refuses(tmp_path: Path) -> None:
 def test_policies_may_lie_in_the_runs_folder_before_it_is_started(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "clients" / "0002"
     folder.mkdir(parents=True)
-    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []")
-    (tmp_path / "out" / POLICY).write_text(STRICT_POLICY)
+    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []\nprotect_updates = false")
+    (tmp_path / "out" / POLICY).write_text(STRICT_POLICY + "protect_updates = false")
     history = run(experiment(rounds=1, scenario="none"), tmp_path / "out")
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 1]

@@ -78,6 +78,7 @@ class FedDig(Nothing):
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once
     mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"  # see absence/release.py
     delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     teach: float | None = None  # share of a stand-in's labels that the model itself gives; none: .4 for moments, else 0
     label_share: float = 0.5  # of epsilon that dp-full spends on labels

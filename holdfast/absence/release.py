@@ -35,7 +35,7 @@ from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
-from holdfast.privacy.house import house_of, let_out
+from holdfast.privacy.house import check_delta, house_of, let_out
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moments import scales_for
 from holdfast.privacy.noise import Source, system
@@ -97,13 +97,19 @@ def release(options: FedDig, client: Client, features: Tensor, labels: Tensor, r
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = client.memory._folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
-    shelf = None if folder is None or not noisy(options) else Shelf(folder / "releases", f"{period:06d}.safetensors")
+    house = house_of(folder, options.policy)
+    # Asked again, a real site must not mix its records anew: several mixtures of the same records undo each other.
+    at_site = house.ledger is not None and house.ledger.parent != folder
+    keeps = folder is not None and (noisy(options) or at_site)
+    shelf = Shelf(folder / "releases", f"{period:06d}.safetensors") if folder is not None and keeps else None
     if shelf is not None and (kept := shelf.read()):
         return kept
+    if options.mode != "paper" and not options.large_delta:
+        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     generator = rng(client.seed, round, client.id, "digest")
     sealed, claim = make_release(options, client.about, features, labels, generator, system())
     what = f"digest of {client.about.task}, client {client.id}, round {round + 1}"
-    let_out(house_of(folder, options.policy), claim, what)
+    let_out(house, claim, what)
     if shelf is not None:
         shelf.write(sealed)
     return sealed

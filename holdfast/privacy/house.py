@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
 from holdfast.failures import Refusal
 from holdfast.files import make_folder
 from holdfast.privacy.claim import Claim
@@ -65,9 +64,10 @@ def beside(policy: Path | None) -> House:
 def check_delta(delta: float, records: int, where: str, insist: str) -> None:
     """Refuse a delta that promises nothing: with delta = 1 / records, to publish one record whole would keep it."""
     if delta > (most := min(LARGEST_DELTA, 1 / max(1, records))):
-        raise HoldfastError(
+        raise Refusal(
+            "delta",
             f"{where}: {delta:g} is above {most:.2g}, the lesser of {LARGEST_DELTA:g} and 1 / {records} records, so it "
-            f"promises little; lower it, or insist with {insist}."
+            f"promises little; lower it, or insist with {insist}.",
         )
 
 

@@ -33,7 +33,7 @@ from holdfast.files import Damaged, Store, read_metadata, save_tensors
 from holdfast.privacy import claim as claims
 from holdfast.privacy.accounting import steps_epsilon
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.house import house_of, let_out
+from holdfast.privacy.house import check_delta, house_of, let_out
 from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.steps import GRID, Noisy
@@ -57,6 +57,7 @@ class DpSgd:
 
     epsilon: float = 3.0  # over all planned rounds
     delta: float = 1e-5
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # the most that one record's gradient counts
     policy: str | None = None  # a policy file for clients that have none of their own
 
@@ -90,6 +91,8 @@ class Guard:
     def admit(self, client: Client, round: int, source: Source | None = None) -> Noisy:
         """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise."""
         source = source or system()
+        if not self.options.large_delta:
+            check_delta(self.options.delta, len(client.train), "protect.delta", "large_delta = true")
         claim = self.claim(len(client.train), client.learning, source)
         what = f"update of {client.about.task or 'the model'}, client {client.id}, round {round + 1}"
         let_out(house_of(client.memory.folder, self.options.policy), claim, what, f"{self.series}/{client.id}")

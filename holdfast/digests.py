@@ -22,6 +22,7 @@ from torch import Tensor
 from holdfast.compact import KINDS, SCALES, Compact, bytes_of, restore, sha256_of, shrink
 from holdfast.core import Scalars, Tensors
 from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal
 from holdfast.files import write_file
 from holdfast.mixing import Laplace, Remainder, Strategy, Weights, laplace_noise, mixing_plan, mixing_weights
 
@@ -142,8 +143,8 @@ def _check_samples(features: Tensor, labels: Tensor, classes: int, spd: int) -> 
             f"{tuple(labels.shape)} and kind {labels.dtype}."
         )
     if len(labels) < spd:
-        raise HoldfastError(
-            f"digest spd: {spd} samples per digest are more than the client's {len(labels)} samples; lower spd."
+        raise Refusal(
+            "few", f"digest spd: {spd} samples per digest are more than the client's {len(labels)} samples; lower spd."
         )
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise HoldfastError(

@@ -5,9 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NOT_DONE = "Not done:"  # how the line of a refusal begins in a site's log
+
 
 class HoldfastError(Exception):
     """What is wrong, where, and what to do: one sentence, shown to the user without a traceback."""
+
+    code = "internal"  # what others may be told of it: see failures.py
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

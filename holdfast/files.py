@@ -26,6 +26,8 @@ class Damaged(HoldfastError):
 class Unwritable(HoldfastError):
     """The disk is full or refuses: whoever keeps a run must stop, or what it goes on with cannot be resumed."""
 
+    code = "disk"
+
 
 class Store:
     """A folder whose files are all named in a manifest with their SHA-256.

@@ -84,6 +84,7 @@ class Plan:
             Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
             self.guard,
             self.stamped(held_out(raw[1], raw[0], IMAGES)),
+            method.trust,
         )
 
     def stamped(self, few: Samples) -> Stamped | None:

@@ -39,7 +39,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     workers = usual_workers() if workers is None else workers
     if workers == 0:
         model = plan.model()
-        return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
+        return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 

@@ -31,6 +31,7 @@ from holdfast.core import (
     pack,
     size,
 )
+from holdfast.failures import sentence_of
 from holdfast.tasks import Loss, Metric, right_or_wrong
 from holdfast.trust import Judgement, Trust
 from holdfast.trust.merging import average_buffers
@@ -202,9 +203,9 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
 
 
 def notes_of(reply: Reply) -> list[str]:
-    """What a client has to say, if it is a few short sentences."""
+    """What a client has to say: the sentences of its codes, at most a few."""
     notes = reply.scalars.get("notes", ())
-    return [note[:300] for note in notes[:5] if isinstance(note, str)] if isinstance(notes, list) else []
+    return [f"client {reply.client}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
 
 
 def mean_loss(replies: Sequence[Reply]) -> float | None:

@@ -41,6 +41,7 @@ from holdfast.attacks import awake
 from holdfast.core import Message, Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
+from holdfast.failures import tell_home
 from holdfast.files import Unwritable
 from holdfast.mixing import given_weights, read_weights
 from holdfast.models import buffers_of, fill, weights_of
@@ -77,6 +78,7 @@ class FedDig(Nothing):
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once
     mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"  # see absence/release.py
     delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     teach: float | None = None  # share of a stand-in's labels that the model itself gives; none: .4 for moments, else 0
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
@@ -105,6 +107,10 @@ class FedDig(Nothing):
         return EPSILON if self.epsilon is None else self.epsilon
 
     @property
+    def protects(self) -> bool:
+        return self.mode != "paper"
+
+    @property
     def gentleness(self) -> float:
         """The server step's share of the clients' learning rate: samples are new each round, so small steps add up."""
         return (GENTLE if self.mode == "moments" else 1.0) if self.server_lr is None else self.server_lr
@@ -125,6 +131,7 @@ class FedDig(Nothing):
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
+            tell_home(client.memory.folder, f"the digest of client {client.id} in round {round + 1}: {error}")
             return excuse_of(error)
 
     # At the moderator -------------------------------------------------------------------------------------------

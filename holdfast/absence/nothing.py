@@ -27,6 +27,11 @@ class Nothing:
 
     needs_features: ClassVar[bool] = False  # whether the model must read encoded features
 
+    @property
+    def protects(self) -> bool:
+        """Whether what leaves with it carries a promise of privacy."""
+        return False
+
     def begin(self, method: Method) -> Tensors:
         """The moderator's memory before round 1."""
         return {}

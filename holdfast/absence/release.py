@@ -29,12 +29,13 @@ from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal, code_of, sentence_of
 from holdfast.files import Damaged, Store
 from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
-from holdfast.privacy.house import house_of, let_out
+from holdfast.privacy.house import check_delta, house_of, let_out
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moments import scales_for
 from holdfast.privacy.noise import Source, system
@@ -55,7 +56,7 @@ COMPACT = {  # how a digest travels, by the bits of a feature
     "6": Compact("int6", compress=True),
     "4": Compact("int4", compress=True),
 }
-LONGEST_EXCUSE = 500  # bytes
+LONGEST_EXCUSE = 50  # bytes
 TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
 
@@ -96,13 +97,19 @@ def release(options: FedDig, client: Client, features: Tensor, labels: Tensor, r
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = client.memory._folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
-    shelf = None if folder is None or not noisy(options) else Shelf(folder / "releases", f"{period:06d}.safetensors")
+    house = house_of(folder, options.policy)
+    # Asked again, a real site must not mix its records anew: several mixtures of the same records undo each other.
+    at_site = house.ledger is not None and house.ledger.parent != folder
+    keeps = folder is not None and (noisy(options) or at_site)
+    shelf = Shelf(folder / "releases", f"{period:06d}.safetensors") if folder is not None and keeps else None
     if shelf is not None and (kept := shelf.read()):
         return kept
+    if options.mode != "paper" and not options.large_delta:
+        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     generator = rng(client.seed, round, client.id, "digest")
     sealed, claim = make_release(options, client.about, features, labels, generator, system())
     what = f"digest of {client.about.task}, client {client.id}, round {round + 1}"
-    let_out(house_of(folder, options.policy), claim, what)
+    let_out(house, claim, what)
     if shelf is not None:
         shelf.write(sealed)
     return sealed
@@ -144,8 +151,9 @@ def make_release(
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
         return seal_moments(made, about.task, about.encoder), made.claim
     if 0 < len(y) < options.spd:
-        raise HoldfastError(
-            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd."
+        raise Refusal(
+            "few",
+            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd.",
         )
     mixed = strict_mix(options, z, y, about.classes, generator, source)
     claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
@@ -170,9 +178,10 @@ def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> No
     """Refuse moments that so few records cannot give, before anything is spent: how many there are is public."""
     needed = math.ceil(fewest(scales_for(epsilon, delta, width)[0]))
     if records < needed:
-        raise HoldfastError(
+        raise Refusal(
+            "few",
             f"moment digest: {records} records are fewer than its noise needs of a single class ({needed}); nothing "
-            "was released or spent: raise epsilon, or choose another mode."
+            "was released or spent: raise epsilon, or choose another mode.",
         )
 
 
@@ -416,10 +425,10 @@ def open_for(method: Method, sealed: Tensors) -> Digest:
 
 def refuse_excuse(sealed: Tensors) -> None:
     if sealed.keys() == {"none"}:
-        excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
-        raise HoldfastError(f"there is none ({excuse})")
+        code = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+        raise HoldfastError(f"there is none ({sentence_of(code)})")
 
 
 def excuse_of(error: HoldfastError) -> Tensors:
-    """What a client sends in place of a digest: why there is none."""
-    return {"none": torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)}
+    """What a client sends in place of a digest: the code of why there is none."""
+    return {"none": torch.frombuffer(bytearray(code_of(error).encode()), dtype=torch.uint8)}

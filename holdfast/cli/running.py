@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
 from holdfast.experiment import Experiment, load
+from holdfast.failures import LOG
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
 from holdfast.round import Record
@@ -76,6 +77,8 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     )
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
+    if (out / LOG).exists():
+        console.print(f"What went wrong at clients, in full: {out / LOG}", markup=False)
     console.print(f"Everything it wrote is in {out}", markup=False)
 
 

@@ -29,6 +29,7 @@ from holdfast.engines.arena import Arena, Packer
 from holdfast.engines.worker import ARENA, STOP, work
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.failures import absence, write_down
 
 log = logging.getLogger("holdfast")
 
@@ -181,9 +182,8 @@ class Embedded:
         first = worker.pending.pop(0)
         place, message, worker.since = first.place, first.message, time.monotonic()
         if "error" in letter:
-            log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
-            reason = f"failed in job {message.job!r} of round {message.round + 1}: {letter['error']}"
-            return {place: Absent(message.client, reason)}
+            write_down(self._folder, message, letter["trace"])
+            return {place: absence(message, letter["error"])}
         tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
         with suppress(OSError):
             worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again

@@ -7,7 +7,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -21,6 +20,7 @@ from holdfast.client import Client, perform
 from holdfast.core import Message, Reply
 from holdfast.engines.arena import Arena, Packer
 from holdfast.experiment import from_table
+from holdfast.failures import code_of, full_text
 from holdfast.files import Unwritable
 from holdfast.plan import make_plan
 
@@ -76,8 +76,7 @@ def serve(pipe: Connection, clients: dict[int, Client]) -> None:
             except Unwritable as error:  # the run's own disk: to go on without this client could not be resumed
                 outbox.send_words({"unwritable": str(error)})
             except Exception as error:  # whatever else a client's job raises is that client's absence
-                text = f"{type(error).__name__}: {error}"
-                outbox.send_words({"error": text, "trace": traceback.format_exc()})
+                outbox.send_words({"error": code_of(error), "trace": full_text(error)})
             else:
                 outbox.send(parcel)
         outbox.wait()

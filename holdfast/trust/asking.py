@@ -76,15 +76,13 @@ def ask_testers(
     tensors: Tensors,
     tested: Mapping[int, Sequence[int]],
     round: int,
-    measure: str,
-    most: int,
     patches: bool = False,
 ) -> Reports:
-    """Send the models to the testers (lines 6-9) and read their accuracies (lines 10-12)."""
-    about = {"measure": measure, "most": most} | ({"patches": True} if patches else {})
-    messages = [
-        Message(tester, round, "test", tensors, {"clients": list(tested[tester]), **about}) for tester in testers
-    ]
+    """Send the models to the testers (lines 6-9) and read their accuracies (lines 10-12).
+
+    What they measure, and on how many samples, they know from the experiment: see Trust.testing.
+    """
+    messages = [Message(tester, round, "test", tensors) for tester in testers]
     told: dict[int, dict[int, float]] = {}
     innocence: dict[int, dict[int, float]] = {}
     notes, up, down = [], 0, 0

@@ -44,7 +44,7 @@ from holdfast.trust.merging import average_buffers, shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
 from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors
-from holdfast.trust.weights import Judgement, Root, Trust, judgement
+from holdfast.trust.weights import Judgement, Root, Testing, Trust, judgement
 
 if TYPE_CHECKING:
     from holdfast.round import Method
@@ -124,8 +124,14 @@ class Jury(Trust):
         testers = self.choose(updates, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        search = self.patches > 0 and state.round > 0 and state.round % self.patches == 0
-        return testers, ask_testers(federation, testers, tensors, tested, state.round, "help", self.most, search)
+        return testers, ask_testers(federation, testers, tensors, tested, state.round, self.searches(state.round))
+
+    def testing(self, round: int) -> Testing:
+        return Testing("help", self.most, self.searches(round))
+
+    def searches(self, round: int) -> bool:
+        """Whether peers look for backdoors in this round."""
+        return self.patches > 0 and round > 0 and round % self.patches == 0
 
     def choose(self, updates: Sequence[Update], state: State) -> list[int]:
         """All peers in the first rounds; then some, drawn anew each round among those who are believed."""

@@ -36,6 +36,15 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Testing:
+    """What a rule asks testers in a round: known to everybody from the experiment, so that nobody can ask for more."""
+
+    measure: str  # see tester.MEASURES
+    most: int  # samples that a tester tests on
+    patches: bool = False  # whether testers look for backdoors too
+
+
+@dataclass(frozen=True)
 class Trust:
     """A rule that weighs updates. `updates` is never empty and sorted by client."""
 
@@ -53,6 +62,10 @@ class Trust:
     def begin(self, clients: int) -> Tensors:
         """The rule's memory before round 1."""
         return {}
+
+    def testing(self, round: int) -> Testing | None:
+        """What clients may be asked to test in this round; a rule that asks nobody answers None."""
+        return None
 
     def judge(self, updates: Sequence[Update], federation: Federation, state: State) -> Judgement:
         raise NotImplementedError

@@ -9,6 +9,7 @@ from flwr.app import Message as Packet
 from holdfast.core import Absent, Message, Reply
 from holdfast.engines.flower.codec import Letter, decode
 from holdfast.errors import HoldfastError
+from holdfast.failures import absence
 
 ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", 5: "its node is gone"}
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
@@ -23,7 +24,7 @@ def read_answer(packet: Packet, message: Message, bound: int) -> Reply | Absent:
     except HoldfastError as error:
         return Absent(message.client, f"sent a message that was refused: {error}")
     if letter.error:
-        return Absent(message.client, f"failed in job {message.job!r} of round {message.round + 1}: {letter.error}")
+        return absence(message, letter.error)
     if (letter.client, letter.round, letter.job) != (message.client, message.round, message.job):
         said = f"job {letter.job!r} of round {letter.round + 1} as client {letter.client}"
         return Absent(message.client, f"answered to another question ({said}): its reply was refused")

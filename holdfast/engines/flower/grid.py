@@ -22,6 +22,7 @@ from holdfast.engines.flower.deadline import Deadline, median_of
 from holdfast.engines.flower.sites import Sites
 from holdfast.engines.flower.waits import MOST, pace
 from holdfast.errors import HoldfastError
+from holdfast.failures import sentence_of
 from holdfast.files import append_line
 
 log = logging.getLogger("holdfast")
@@ -181,7 +182,7 @@ class GridFederation:
             try:
                 said = decode(packet.content, 1 << 16)
                 if said.error:
-                    self._sites.refused[node] = said.error.rstrip(".")
+                    self._sites.refused[node] = sentence_of(said.error)
                 else:
                     self._sites.claim(node, str(said.scalars.get("site")), str(said.scalars.get("token")))
             except HoldfastError as error:

@@ -22,12 +22,14 @@ from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.export import about_model
+from holdfast.failures import guessing
 from holdfast.memory import Memory
 from holdfast.models import fill
 from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
 from holdfast.runs import History, Run
 from holdfast.scenarios import Staged
+from holdfast.tasks import right_or_wrong
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (
@@ -179,6 +181,8 @@ class Judge:
         self._test = plan.prepare(plan.task.test)
         self._absence = plan.method.absence
         self._model: nn.Module = plan.model()
+        by_class = plan.task.metric is right_or_wrong
+        self._chance = guessing(plan.task.test.labels, plan.task.classes) if by_class else None
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
@@ -197,6 +201,7 @@ class Judge:
         return dataclasses.replace(
             record,
             accuracy=float(right.mean()),
+            chance=self._chance,
             class_accuracy=[float(part.mean()) if len(part) else None for part in by_class],
             client_accuracy={reply.client: float(reply.scalars["accuracy"]) for reply in replies},
             seconds={**record.seconds, "evaluate": time.perf_counter() - start},

@@ -28,6 +28,7 @@ from holdfast.core import State, Tensors, pack, unpack
 from holdfast.environment import environment
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
+from holdfast.failures import find_failures
 from holdfast.files import (
     Damaged,
     Store,
@@ -292,6 +293,11 @@ class History:
         """Mean test accuracy over the last tenth of the rounds, at least three."""
         last = self.accuracy[-max(3, -(-len(self.accuracy) // 10)) :]
         return sum(last) / len(last)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why this run's result is none, if so: nobody trained, no loss was finite, no better than guessing."""
+        return find_failures(self.records, self.experiment.clients)
 
     @property
     def seconds(self) -> float:

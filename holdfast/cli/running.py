@@ -20,6 +20,8 @@ from holdfast.experiment import Experiment, load
 from holdfast.failures import rounds_text
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
+from holdfast.report.story import class_names
+from holdfast.report.words import lost_classes
 from holdfast.round import Record
 from holdfast.runs import History, Run
 
@@ -88,6 +90,8 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     for line in [*happenings(history.records), *suspicions(history.records)]:
         console.print(f"[yellow]note[/] {escape(line)}")
     tell_failures(console, history)
+    if lost := lost_classes(history.records[-1], class_names(Run.open(out), history.records)):
+        console.print(f"[yellow]note[/] {escape(lost)}")
     experiment = history.experiment
     console.print(
         f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario))}: accuracy "
@@ -188,8 +192,9 @@ class Live:
             self._accuracy.append(record.accuracy)
         away = sorted([*record.absent, *record.refused])
         names = ", ".join(map(str, away[:6])) + (f" and {len(away) - 6} more" if len(away) > 6 else "")
+        silent = f"not heard: {names}" if away else ""
         latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
-        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  away: {names}" if away else "")
+        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + f"  {silent}"
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
-            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", away: {names}" if away else ""))
+            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", {silent}" if silent else ""))

@@ -123,9 +123,9 @@ MEMBERSHIP = (
     "knows. Limits hold with 99 % confidence."
 )
 AUDIT = (
-    "The real release was made again and again with each of two canaries. An audit can refute a claim, never prove one, "
-    "and these are weak: at epsilon 3 and 500 trials none of 60 found noise at half or a third of what is claimed. They "
-    "miss exact centres and unclipped gradients, too."
+    "The real release was made again and again with each of two canaries. An audit can refute a claim, never prove "
+    "one, and these are weak: at epsilon 3 and 500 trials none of 60 found noise at half or a third of what is "
+    "claimed. They miss exact centres and unclipped gradients, too."
 )
 SEEN = (
     "A decoder was trained on other pictures. PSNR in dB and SSIM, larger is nearer; worst: the 1 % of records "

@@ -47,6 +47,7 @@ class Experiment:
     evaluate_every: int = 1
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
+    layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
 
     def __post_init__(self) -> None:
@@ -97,7 +98,7 @@ class Experiment:
 
 
 INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
-LATER = ("agreed_samples",)  # newer keys count only where they are used: fingerprints of older files stay the same
+LATER = ("agreed_samples", "layout")  # count only where they are used: fingerprints of older files stay the same
 CHOICES = ("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect")
 AT_LEAST = {
     "clients": 1,

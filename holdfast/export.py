@@ -121,7 +121,7 @@ def rebuild(facts: dict[str, str], shape: tuple[int, ...], names: tuple[str, ...
     if ":" in experiment.task:  # a user's own task may bring its own model
         task = load_task(experiment.task, None)
     absence = choose(ABSENCES, experiment.absence, "absence")
-    build, reads, encoder = choose_model(experiment, task, absence)
+    build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
         raise HoldfastError(
             f"{path} was trained on features of another encoder than the {experiment.encoder} of this version."

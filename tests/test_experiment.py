@@ -227,6 +227,25 @@ def test_presets_are_whole_experiments(name: str) -> None:
     assert make_plan(made).method.absence == choose(ABSENCES, made.absence, "absence")
 
 
+def test_a_named_method_is_exactly_that_and_the_files_other_keys_stay(tmp_path: Path) -> None:
+    file = tmp_path / "leaving.toml"
+    file.write_text(
+        'scenario = "sequential"\nalgorithm = "fedprox:0.1"\nabsence = "feddig"\ntrust = "median"\n'
+        "lr = 0.07\nseed = 5\n"
+        'attack = "signflip"\nattackers = 1\nprotect = {name = "dp-sgd", epsilon = 3.0}\n'
+    )
+    made = combinations("fedavg,feddig,krum", Conditions(), file, [])
+    chosen = [(str(e.algorithm), str(e.absence), str(e.trust)) for e in made]
+    assert chosen == [("fedavg", "none", "auto"), ("fedavg", "feddig", "auto"), ("fedavg", "none", "krum")]
+    for experiment in made:
+        assert (experiment.scenario.name, experiment.lr, experiment.seed) == ("sequential", 0.07, 5)
+        assert (experiment.attack.name, experiment.attackers, experiment.protect.name) == ("signflip", 1, "dp-sgd")
+    [other] = combinations("fedavg", Conditions("none", "none", seeds="2"), file, [])
+    assert (other.scenario.name, other.attack.name, other.attackers, other.seed) == ("none", "none", 0, 2)
+    [whole] = combinations(None, Conditions(), file, [])
+    assert whole == load(file)
+
+
 def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:
     preset = combinations("feddig-paper", Conditions(), None, ["absence.spd=8", "encoder=random", "model=features"])[0]
     assert (preset.encoder.name, preset.model.name, preset.trust.name) == ("random", "features", "uniform")

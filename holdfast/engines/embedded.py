@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,11 @@ from holdfast.experiment import Experiment
 from holdfast.failures import absence, write_down
 
 log = logging.getLogger("holdfast")
+CRASHES = [-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)]
+
+
+class Crashed(HoldfastError):
+    """A worker process died of its own computation before it was ready."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,11 @@ class Embedded:
             hello = json.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
             end(worker, 0.5)
+            if worker.process.exitcode in CRASHES:
+                raise Crashed(
+                    f"A worker process crashed at its first batch ({ending(worker)}); if the model is your own, look "
+                    "at it with workers = 0."
+                ) from None
             raise HoldfastError(
                 f"A worker process ended at its start ({ending(worker)}); set workers = 0 to find out why. (A script "
                 'whose own objects the experiment names must start it under `if __name__ == "__main__":`.)'

@@ -9,6 +9,7 @@ who is asked        engines/        worker processes on this machine, or Flower 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from holdfast.core import (
     pack,
     size,
 )
+from holdfast.errors import plain
 from holdfast.tasks import Loss, Metric, right_or_wrong
 from holdfast.trust import Judgement, Trust
 from holdfast.trust.merging import average_buffers
@@ -204,12 +206,14 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
 def notes_of(reply: Reply) -> list[str]:
     """What a client has to say, if it is a few short sentences."""
     notes = reply.scalars.get("notes", ())
-    return [note[:300] for note in notes[:5] if isinstance(note, str)] if isinstance(notes, list) else []
+    return [plain(note, 300) for note in notes[:5] if isinstance(note, str)] if isinstance(notes, list) else []
 
 
 def mean_loss(replies: Sequence[Reply]) -> float | None:
+    """The mean of the losses that are numbers: one client's nonsense does not hide what the others say."""
     losses = [float(reply.scalars.get("loss", math.nan)) for reply in replies]
-    return sum(losses) / len(losses) if losses and math.isfinite(sum(losses)) else None
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return statistics.fmean(known) if known and math.isfinite(sum(known)) else None
 
 
 class Clock:

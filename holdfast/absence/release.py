@@ -316,7 +316,7 @@ def noise_length(options: FedDig, feature_shape: tuple[int, ...], classes: int, 
 
 
 def opened(options: FedDig, method: Method, client: int, sealed: Tensors, rows: int | None = None) -> Any:
-    """A client's release, checked and unpacked: once, not in every round that it is in force; rows: how many at most."""
+    """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
     kept = method.bench.opened.get(client)
     if kept is None or kept[0] is not sealed:
         moments = options.mode == "moments"

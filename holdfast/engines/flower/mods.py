@@ -18,14 +18,14 @@ from holdfast.engines.flower.site import name_of
 from holdfast.errors import HoldfastError
 from holdfast.randomness import rng
 
-DIGEST, SITE, WANTED, TESTED = "holdfast-digest", "holdfast-site", "holdfast-have", "holdfast-test"
+DIGEST, WANTED, TESTED = "holdfast-digest", "holdfast-have", "holdfast-test"
 ReadFeatures = Callable[[Context], tuple[Tensor, Tensor]]  # the site's features (n, ...) and whole-number labels (n,)
 
 
 def digest_mod(
     features: ReadFeatures, classes: int, *, spd: int = 4, encoder: str = "", seed: int = 0, bits: int = 8
 ) -> Mod:
-    """Adds the site's name to each train reply, and its digest when the moderator does not have it yet."""
+    """Adds the site's digest to a train reply when the moderator does not have it yet."""
     compact = {8: Compact("int8"), 16: Compact("float16"), 32: Compact("float32")}.get(bits)
     if compact is None:
         raise HoldfastError(f"digest_mod: bits must be 8, 16 or 32, got {bits}.")
@@ -35,11 +35,9 @@ def digest_mod(
         asked = [record[WANTED] for record in packet.content.config_records.values() if WANTED in record]
         if not asked or not reply.has_content():
             return reply
-        site = site_of(context)
-        reply.content[SITE] = ConfigRecord({"site": site})
-        if site not in asked[0]:  # type: ignore[operator]
+        if str(context.node_id) not in asked[0]:  # type: ignore[operator]
             values, labels = features(context)
-            generator = rng(seed, -1, -1, f"digest of {site}")
+            generator = rng(seed, -1, -1, f"digest of {site_of(context)}")
             digest = make_digest(values, labels, classes, generator=generator, spd=spd, encoder=encoder)
             reply.content[DIGEST] = seal(seal_digest(digest, compact))
         return reply

@@ -29,11 +29,13 @@ def plain(text: str, most: int = LONGEST) -> str:
 def brief(value: object) -> str:
     """A stranger's value in a few words; nothing that it can be makes this fail.
 
-    >>> brief(7), brief("x" * 50), brief(10**400), brief([[1]])
-    ('7', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a whole number of 1329 bits', 'a list')
+    >>> brief(7), brief([0.1]), brief("x" * 50), brief(10**400), brief([[1]])
+    ('7', '[0.1]', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a whole number of 1329 bits', 'a list')
     """
     if isinstance(value, int) and abs(value) >= 1 << 64:
         return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, list | tuple) and len(value) < 5 and not any(isinstance(v, list | tuple) for v in value):
+        return f"[{', '.join(map(brief, value))}]"
     if value is not None and not isinstance(value, str | int | float):
         return f"a {type(value).__name__}"
     text = plain(repr(value[:50] if isinstance(value, str) else value))
@@ -49,5 +51,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'known: fedavg, fedprox'
     """
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)

@@ -71,7 +71,7 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "true steps": (with_scalar("steps", True), "steps is True"),
     "endless steps": (with_scalar("steps", 10**400), "steps is above"),
     "text loss": (with_scalar("loss", "low"), "loss is 'low'"),
-    "list loss": (with_scalar("loss", [0.1]), "loss is a list"),
+    "list loss": (with_scalar("loss", [0.1]), "loss is [0.1]"),
     "true loss": (with_scalar("loss", True), "loss is True"),
     "endless loss": (with_scalar("loss", 10**5000), "loss is a whole number of 16610 bits, not a number"),
     "too long": (with_tensor(WEIGHT, lambda t: t + 1e6), "is above the bound 100"),

@@ -40,7 +40,8 @@ def find_failures(records: Sequence[Record], clients: int) -> list[str]:
     found = []
     if failed:
         client, why = next((c, why) for c, why in failed[0].absent.items() if not by_scenario(why))
-        hint = 'layout = "plain" may help' if "process died" in why else f"its full error is in {LOG} of the run's folder, and on the screen with --debug"
+        shown = f"its full error is in {LOG} of the run's folder, and on the screen with --debug"
+        hint = 'layout = "plain" may help' if "process died" in why else shown
         found.append(
             f"nobody trained in round {rounds_text([one.round for one in failed])}: client {client} {why}; {hint}."
         )

@@ -17,6 +17,7 @@ from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.fitting import without_effect
 from holdfast.client import evaluate
 from holdfast.core import Federation, Message, Reply, State, pack
+from holdfast.engines.checked import Checked
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
@@ -152,7 +153,7 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
     try:
-        yield Staged(federation, plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(Checked(federation), plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
         federation.close()
 

@@ -9,6 +9,7 @@ who is asked        engines/        worker processes on this machine, or Flower 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -217,7 +218,8 @@ def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:
     """The mean of the finite losses among those told, and whether there is one; who protects its updates tells none."""
     losses = [float(reply.scalars["loss"]) for reply in replies if "loss" in reply.scalars]
     finite = [loss for loss in losses if math.isfinite(loss)]
-    return (sum(finite) / len(finite) if finite else None), bool(finite) or not losses
+    mean = statistics.fmean(finite) if finite and math.isfinite(sum(finite)) else None
+    return mean, mean is not None or not losses
 
 
 class Clock:

@@ -160,7 +160,7 @@ def test_a_runs_own_file_loads_again(tmp_path: Path) -> None:
     [
         ("e.toml", b"rounds = ", "is not valid TOML"),
         ("e.json", b"{", "is not valid JSON"),
-        ("e.json", b"[1]", "is not an experiment"),
+        ("e.json", b"[1]", "must hold keys and values"),
         ("e.toml", b"\xff\xfe", "is not text in UTF-8"),
         ("e.toml", b"data = 3", "data: expected text, got 3."),
         ("e.toml", b"lr = nan", "lr: expected a number, got nan."),

@@ -112,7 +112,7 @@ def test_without_cross_tests_a_testers_model_gets_the_mean_of_the_others() -> No
         ({"1": math.nan, "2": 0.5}, "nan for client 1"),
         ({"1": -0.1, "2": 0.5}, "-0.1 for client 1"),
         ({"1": True, "2": 0.5}, "True for client 1"),
-        ({"1": "0.5", "2": 0.5}, "0.5 for client 1"),
+        ({"1": "0.5", "2": 0.5}, "'0.5' for client 1"),
         ({"1": 0.5}, "nothing of client 2"),
         ({"1": 0.5, "2": 0.5, "9": 1.0}, "not asked about"),
         ([0.5, 0.5], "no accuracies"),

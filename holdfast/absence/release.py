@@ -269,7 +269,7 @@ def claim_of(options: FedDig, feature_shape: tuple[int, ...], classes: int, sign
 
 def receive_one(options: FedDig, method: Method, client: int, samples: int, sealed: Tensors) -> None:
     """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
-    digest = opened(options, method, client, sealed)
+    digest = opened(options, method, client, sealed, most_rows(options, samples, method.bench.about.classes))
     if options.mode == "moments":
         check_moments(digest, "moment digest", samples)
     else:
@@ -277,14 +277,12 @@ def receive_one(options: FedDig, method: Method, client: int, samples: int, seal
 
 
 def check_rows(options: FedDig, about: About, digest: Digest, samples: int) -> None:
-    """Refuse rows that no honest client with so many samples can have: too many, or too long."""
+    """Refuse rows that no honest client with so many samples can have: mixed otherwise, or too long."""
     if digest.spd != options.spd or digest.samples > samples:
         raise HoldfastError(
             f"digest: it mixes {digest.samples} samples by {digest.spd}, but the client has {samples} and the run "
             f"mixes by {options.spd}."
         )
-    if len(digest) > (most := most_rows(options, samples, about.classes)):
-        raise HoldfastError(f"digest: it has {len(digest)} rows where {samples} samples make {most} at most.")
     longest = float(digest.features.flatten(1).norm(dim=1).max())
     if longest > (bound := longest_row(options, about)):
         raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
@@ -326,12 +324,12 @@ def noise_length(options: FedDig, feature_shape: tuple[int, ...], classes: int, 
     return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
 
 
-def opened(options: FedDig, method: Method, client: int, sealed: Tensors) -> Any:
-    """A client's release, checked and unpacked: once, not in every round that it is in force."""
+def opened(options: FedDig, method: Method, client: int, sealed: Tensors, rows: int | None = None) -> Any:
+    """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
     kept = method.bench.opened.get(client)
     if kept is None or kept[0] is not sealed:
         moments = options.mode == "moments"
-        kept = (sealed, open_moments_for(options, method, sealed) if moments else open_for(method, sealed))
+        kept = (sealed, open_moments_for(options, method, sealed) if moments else open_for(method, sealed, rows))
         method.bench.opened[client] = kept
     return kept[1]
 
@@ -410,7 +408,7 @@ def open_moments_for(options: FedDig, method: Method, sealed: Tensors) -> Moment
     return open_moments(sealed, expected, "moment digest")
 
 
-def open_for(method: Method, sealed: Tensors) -> Digest:
+def open_for(method: Method, sealed: Tensors, rows: int | None = None) -> Digest:
     """A mixed digest that fits this run, or a sentence why it does not."""
     refuse_excuse(sealed)
     about = method.bench.about
@@ -420,6 +418,7 @@ def open_for(method: Method, sealed: Tensors) -> Digest:
         encoder=about.encoder,
         classes=about.classes,
         feature_shape=about.feature_shape,
+        rows=rows,
     )
 
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.errors import nearest
+from holdfast.errors import HoldfastError, brief, nearest
 from holdfast.failures import Refusal
 from holdfast.files import write_file
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
+from holdfast.tables import read_table
 
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
@@ -96,8 +96,8 @@ class Ledger:
 def read_policy(path: Path) -> Policy:
     """A policy from its TOML file; an unknown or missing key is an error."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = read_table(path)
+    except HoldfastError as error:
         raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
@@ -106,14 +106,17 @@ def read_policy(path: Path) -> Policy:
         if key not in kinds:
             raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
         if not isinstance(value, kinds[key]) or isinstance(value, bool) != (kinds[key] is bool):
-            raise Refusal("policy", f"policy {path}: {key} has the wrong type: {value!r}.")
+            raise Refusal("policy", f"policy {path}: {key} has the wrong type: {brief(value)}.")
     for field in dataclasses.fields(Policy):
         if field.default is dataclasses.MISSING and field.name not in table:
             raise Refusal("policy", f"policy {path}: {field.name} is missing; say what may leave the house.")
     for key in ("modes", "open"):
         if not all(isinstance(name, str) for name in table.get(key, [])):
-            raise Refusal("policy", f"policy {path}: {key} must be a list of names, got {table[key]!r}.")
-    numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+            raise Refusal("policy", f"policy {path}: {key} must be a list of names.")
+    try:
+        numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+    except OverflowError:
+        raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
     more = {key: table[key] for key in ("min_spd", "protect_updates") if key in table}
     return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), **numbers, **more)
 
@@ -185,13 +188,15 @@ def read_ledger(path: Path) -> Ledger:
         content = json.loads(path.read_bytes())
         body = {"schema": content["schema"], "entries": content["entries"]}
         whole = set(content) == {*body, "sha256"} and content["sha256"] == _digest(body)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         whole = False
-    if not whole or body["schema"] != SCHEMA:
-        raise Refusal("ledger", f"ledger {path}: it is damaged; nothing is released until a whole copy is put back.")
-    entries = tuple(
-        Entry(e["what"], e["when"], Claim.from_json(e["claim"]), e.get("series", "")) for e in body["entries"]
-    )
+    damaged = f"ledger {path}: it is damaged; nothing is released until a whole copy is put back."
+    if not whole or body["schema"] != SCHEMA or not isinstance(body["entries"], list):
+        raise Refusal("ledger", damaged)
+    try:
+        entries = tuple(map(_entry, body["entries"]))
+    except (HoldfastError, KeyError, TypeError, AttributeError):
+        raise Refusal("ledger", damaged) from None
     if counted is None or len(entries) < counted:
         raise Refusal(
             "ledger",
@@ -199,6 +204,13 @@ def read_ledger(path: Path) -> Ledger:
             "released until the newest copy of both is put back.",
         )
     return Ledger(entries)
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    words = (line["what"], line["when"], line.get("series", ""))
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError
+    return Entry(words[0], words[1], Claim.from_json(line["claim"]), words[2])
 
 
 def _write(path: Path, ledger: Ledger) -> None:
@@ -224,7 +236,8 @@ def _beside(path: Path) -> Path:
 def _counted(path: Path) -> int | None:
     """Entries the ledger must have; None if there never was a ledger."""
     try:
-        return int(_beside(path).read_text(encoding="ascii"))
+        with open(_beside(path), encoding="ascii") as file:
+            return int(file.read(20))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 import torch
 
 from holdfast.core import Absent, Federation, Message, Reply, Tensors, size
+from holdfast.errors import brief
 from holdfast.randomness import rng
 
 Manner = Literal["random", "rotating", "trusted"]
@@ -123,7 +123,6 @@ def read_report(reply: Reply, asked: Sequence[int], key: str = "accuracies") -> 
         return "it reports on clients that it was not asked about", {}
     for client in asked:
         value = said[str(client)]
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not 0 <= value <= 1:
-            return f"it reports {str(value)[:40]} for client {client}, which is no accuracy", {}
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            return f"it reports {brief(value)} for client {client}, which is no accuracy", {}
     return "", {client: float(said[str(client)]) for client in asked}

@@ -29,14 +29,14 @@ from holdfast.randomness import rng
 
 log = logging.getLogger("holdfast")
 
-DIGEST, SITE, WANTED, TESTED = "holdfast-digest", "holdfast-site", "holdfast-have", "holdfast-test"
+DIGEST, WANTED, TESTED = "holdfast-digest", "holdfast-have", "holdfast-test"
 ReadFeatures = Callable[[Context], tuple[Tensor, Tensor]]  # the site's features (n, ...) and whole-number labels (n,)
 
 
 def digest_mod(
     features: ReadFeatures, classes: int, *, spd: int = 4, encoder: str = "", seed: int = 0, bits: int = 8
 ) -> Mod:
-    """Adds the site's name to each train reply, and its digest when the moderator does not have it yet.
+    """Adds the site's digest to a train reply when the moderator does not have it yet.
 
     Such digests are mixed and carry no promise of privacy. Where the node config names a `folder` (and a `policy`, see
     policy.py), that policy decides and what leaves is entered in the ledger there. Without a `folder` there is NEITHER
@@ -51,9 +51,8 @@ def digest_mod(
         asked = [record[WANTED] for record in packet.content.config_records.values() if WANTED in record]
         if not asked or not reply.has_content():
             return reply
-        site = site_of(context)
-        reply.content[SITE] = ConfigRecord({"site": site})
-        if site not in asked[0]:  # type: ignore[operator]
+        if str(context.node_id) not in asked[0]:  # type: ignore[operator]
+            site = site_of(context)
             values, labels = read_safely(features, context)
             generator = rng(seed, -1, -1, f"digest of {site}")
             digest = make_digest(values, labels, classes, generator=generator, spd=spd, encoder=encoder)

@@ -16,7 +16,6 @@ open = ["evaluate"]         # exact answers that leave all the same: "test", "ev
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
@@ -28,7 +27,7 @@ from holdfast.failures import Refusal
 from holdfast.files import make_folder, write_file
 from holdfast.privacy.house import POLICY
 from holdfast.privacy.ledger import read_policy
-from holdfast.tables import toml
+from holdfast.tables import read_table, toml
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ CARRIED = "# Written from [privacy] of the site's policy file: change it there."
 def read_site_policy(path: Path) -> SitePolicy:
     """A policy from its file; an unknown key or a wrong value is an error, and then nothing runs."""
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = read_table(path)
+    except HoldfastError as error:
         raise Refusal(
             "policy", f"policy {path}: it cannot be read ({error}); this site does nothing until it can."
         ) from None

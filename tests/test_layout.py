@@ -109,6 +109,7 @@ def test_a_small_strided_resnet_trains(tmp_path: Path) -> None:
     (tmp_path / "ours.py").write_text(RESNET)
     (tmp_path / "ours.toml").write_text('task = "ours:task"\nclients = 2\nrounds = 2\npartition = "iid"\nlr = 0.05\n')
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", "run", "ours.toml", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--allow-failures"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "nobody trained" not in done.stdout
     assert "died" not in done.stdout + done.stderr

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from holdfast.core import Reply, State, Tensors, Update, unpack
+from holdfast.errors import brief, plain
 
 MOST = 2**48  # samples or steps
 TWICE = 2.0  # x the median: what a claim, or a running statistic, may differ from the others'
@@ -121,7 +122,7 @@ def misfit(got: Tensors, wanted: Tensors) -> str | None:
     """The first tensor that is not as wanted, and in what: name, shape, type, finite values."""
     if got.keys() != wanted.keys():
         odd = sorted(got.keys() ^ wanted.keys())[0]
-        return f"{odd} is {'missing' if odd in wanted else 'not part of the model'}"
+        return f"{plain(odd, 100)} is {'missing' if odd in wanted else 'not part of the model'}"
     for name, tensor in got.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
             return f"{name} is {describe(tensor)}, expected {describe(wanted[name])}"
@@ -147,11 +148,3 @@ def norm_of(tensors: Tensors) -> float:
 
 def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-def brief(value: object) -> str:
-    """A stranger's value, to be read in one line."""
-    text = (
-        f"a whole number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > MOST else repr(value)
-    )
-    return text if len(text) <= 40 else text[:40] + "..."

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.errors import HoldfastError, nearest
+from holdfast.errors import HoldfastError, brief, nearest
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Choice:
             named = cls.parse(name, key)
             return dataclasses.replace(named, options={**named.options, **options})
         if not isinstance(spec, str) or not spec:
-            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {spec!r}.')
+            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {brief(spec)}.')
         name, _, rest = spec.partition(":")
         if not name:
-            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {spec!r}.')
+            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {brief(spec)}.')
         if "." in name or not rest:
             return cls(spec if rest else name)
         if "=" not in rest:
@@ -154,8 +154,9 @@ def convert(value: object, hint: Any, key: str) -> Any:
         allowed = typing.get_args(hint)
         if value not in allowed:
             words = [str(word) for word in allowed]
-            hint, known = nearest(str(value), words), f"known: {', '.join(words)}"
-            raise HoldfastError(f"{key}: {value!r} is not known; {known if hint == known else f'{hint} ({known})'}")
+            hint, known = nearest(value if isinstance(value, str) else "", words), f"known: {', '.join(words)}"
+            told = known if hint == known else f"{hint} ({known})"
+            raise HoldfastError(f"{key}: {brief(value)} is not known; {told}")
         return value
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         inner = typing.get_args(hint)
@@ -166,15 +167,15 @@ def convert(value: object, hint: Any, key: str) -> Any:
             convert(item, kind, f"{key}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
         )
     if typing.get_origin(hint) is tuple and not isinstance(value, str):
-        raise HoldfastError(f"{key}: expected a list, got {value!r}.")
+        raise HoldfastError(f"{key}: expected a list, got {brief(value)}.")
     if isinstance(value, str) and hint is not str:
         return convert(_read(value, hint, key), hint, key)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 1023:
         return float(value)
     if hint is float and value != value:
         raise HoldfastError(f"{key}: expected a number, got nan.")
     if isinstance(hint, type) and (not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool)):
-        raise HoldfastError(f"{key}: expected {_english(hint)}, got {value!r}.")
+        raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(value)}.")
     return value
 
 
@@ -185,12 +186,12 @@ def _read(text: str, hint: Any, key: str) -> object:
         if hint is float:
             return float(text)
     except ValueError:
-        raise HoldfastError(f"{key}: expected {_english(hint)}, got {text!r}.") from None
+        raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.") from None
     if hint is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if typing.get_origin(hint) is tuple:
         return text.split("/")
-    raise HoldfastError(f"{key}: expected {_english(hint)}, got {text!r}.")
+    raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.")
 
 
 def _english(hint: Any) -> str:

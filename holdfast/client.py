@@ -14,6 +14,7 @@ from holdfast.attacks import awake
 from holdfast.context import Owner
 from holdfast.core import Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
+from holdfast.failures import Refusal, tell_home
 from holdfast.learning.local import Sent, learn
 from holdfast.learning.loop import evaluate
 from holdfast.learning.objective import TaskLoss
@@ -21,11 +22,12 @@ from holdfast.learning.settings import Learning
 from holdfast.models import fill
 from holdfast.privacy.noise import system
 from holdfast.privacy.steps import Noisy
-from holdfast.privacy.updates import Guard, Kept, refuse_unprotected
+from holdfast.privacy.updates import Guard, Kept, policy_of, refuse_unprotected
 from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Loss, Metric, Samples
 from holdfast.trust.patches import Stamped, innocence_of
-from holdfast.trust.tester import MEASURES, held_out
+from holdfast.trust.tester import MEASURES, held_out, tested_in
+from holdfast.trust.weights import Trust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +45,24 @@ class Client(Owner):
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
+    trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
 
 
 def perform(client: Client, message: Message) -> Reply:
     """Do one job. Whatever goes wrong is an exception: the engine turns it into an absence with a reason."""
     if message.job not in JOBS:
-        raise HoldfastError(f"client {client.id} knows no job {message.job!r}; {nearest(message.job, JOBS)}")
+        raise Refusal("job", f"client {client.id} knows no job {message.job!r}; {nearest(message.job, JOBS)}")
+    check_open(client, message.job)
     start = time.perf_counter()
     reply = JOBS[message.job](client, message)
     return replace(reply, seconds=time.perf_counter() - start)
+
+
+def check_open(client: Client, job: str) -> None:
+    """Refuse an exact answer where the client's policy limits epsilon and does not open this job."""
+    policy = policy_of(client)
+    if policy is not None and policy.refuses(job):
+        raise Refusal("closed", f"policy: {job!r} has an exact answer and max_epsilon is limited; see `open`.")
 
 
 def train_job(client: Client, message: Message) -> Reply:
@@ -93,8 +104,14 @@ def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> 
         client.id,
         pack(delta=learnt.delta, buffers=learnt.buffers, digest=digest),
         {"samples": len(client.train), "steps": learnt.steps, "notes": notes}
-        | ({} if noisy else {"loss": learnt.loss}),
+        | ({} if discreet(client) else {"loss": learnt.loss}),
     )
+
+
+def discreet(client: Client) -> bool:
+    """Whether anything of a client is protected: then its training loss, which is exact, stays at home."""
+    policy = policy_of(client)
+    return client.guard is not None or client.absence.protects or (policy is not None and policy.limited)
 
 
 def secret() -> int:
@@ -112,14 +129,15 @@ def samples_in(client: Client, round: int) -> Samples:
 def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, list[str]]:
     """The algorithm's memory as of the last round that counted, or as a stand-in left it; and the optimiser's state.
 
-    A lost memory is said to be lost.
+    A code says if it is lost.
     """
     if not client.learning.optimizer.keep and (sent or not client.algorithm.remembers):
         return sent, {}, []
     try:
         memory = client.memory.read(last)
     except HoldfastError as error:
-        return sent, {}, [f"{error}; client {client.id} starts with an empty one"]
+        tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
+        return sent, {}, ["memory-lost"]
     own = {name: tensor for name, tensor in memory.items() if not name.startswith("optimizer/")}
     return sent or own, unpack(memory, "optimizer"), []
 
@@ -127,19 +145,22 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Te
 def evaluate_job(client: Client, message: Message) -> Reply:
     """Test the model that was sent on one's own validation samples."""
     fill(client.model, unpack(message.tensors, "model"), unpack(message.tensors, "buffers"))
-    samples = client.validation if len(client.validation) else client.train
+    samples = held_out(client.validation, client.train)
     accuracy = float(evaluate(client.model, samples, client.metric).mean())
     return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})
 
 
 def test_job(client: Client, message: Message) -> Reply:
     """Test what other clients sent on one's own held-out samples (FedTest): {client: accuracy}; look for backdoors."""
-    samples = held_out(client.validation, client.train, int(message.scalars["most"]))
-    measure = MEASURES[message.scalars["measure"]]
-    found = measure(client.model, samples, client.metric, message.tensors, message.scalars["clients"])
+    asked = client.trust.testing(message.round)
+    if asked is None:
+        raise Refusal("job", f"client {client.id} is asked to test, but the run's trust rule asks nobody.")
+    samples = held_out(client.validation, client.train, asked.most)
+    others = tested_in(message.tensors, client.id)
+    found = MEASURES[asked.measure](client.model, samples, client.metric, message.tensors, others)
     told = {"accuracies": found, "samples": len(samples)}
-    if message.scalars.get("patches") and client.stamped is not None:
-        told["patches"] = innocence_of(client.model, client.stamped, message.tensors, message.scalars["clients"])
+    if asked.patches and client.stamped is not None:
+        told["patches"] = innocence_of(client.model, client.stamped, message.tensors, others)
     return Reply(client.id, {}, told)
 
 

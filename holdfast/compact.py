@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from holdfast.core import Tensors
+from holdfast.core import Tensors, size
 from holdfast.errors import HoldfastError
+from holdfast.files import grows_too_much
 
 Kind = Literal["float32", "float16", "int8", "int6", "int4"]
 Scale = Literal["tensor", "coordinate"]
@@ -28,8 +29,7 @@ PER_DIGEST = (
     "label_class",
     "label_weight",
 )  # what grows with the number of digests, and is compressed
-
-MOST_GROWTH = 1100  # zlib cannot save more than a factor of about 1,032
+SOME = 1 << 20  # values that are turned from codes into numbers at a time
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ def restore(
     tensors: Tensors, compact: Compact, shape: tuple[int, ...], most: int, classes: int
 ) -> tuple[Tensor, Tensor]:
     """The features, of the given shape, and labels that shrink wrote; anything of another kind or shape is refused."""
+    whole_size = 4 * shape[0] * (math.prod(shape[1:]) + classes)
+    if grows_too_much(size(tensors), whole_size):
+        raise HoldfastError(f"its {size(tensors)} bytes would unpack to {whole_size}, which no honest digest's do.")
     columns = min(most, classes)
     kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"features": (DTYPES[compact.features], shape)}
     if "labels" in tensors:
@@ -115,8 +118,13 @@ def restore_features(tensors: Tensors) -> Tensor:
     written = tensors["features"]
     if written.dtype != torch.uint8:
         return written.float()
-    flat = written.reshape(len(written), -1).double()
-    return (tensors["low"].double() + tensors["step"].double() * flat).float().view(written.shape)
+    flat = written.reshape(len(written), -1)
+    low, step = tensors["low"].double(), tensors["step"].double()
+    found = torch.empty(flat.shape)
+    rows = max(1, SOME // flat.shape[1])
+    for part, codes in zip(found.split(rows), flat.split(rows), strict=True):  # doubles of all would take 16 times it
+        part.copy_(low + step * codes.double())
+    return found.view(written.shape)
 
 
 def shrink_labels(labels: Tensor, most: int) -> Tensors:
@@ -158,10 +166,8 @@ def squeeze(tensor: Tensor) -> Tensor:
 
 
 def unsqueeze(packed: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor that squeeze packed; its size is known beforehand, so a small packet cannot grow without bound."""
+    """The tensor that squeeze packed; its size is known and bounded beforehand (see restore)."""
     wanted = math.prod(shape) * dtype.itemsize
-    if wanted > MOST_GROWTH * (packed.numel() + 1):
-        raise HoldfastError(f"its compressed content does not unpack to the {wanted} bytes it should.")
     machine = zlib.decompressobj()
     try:
         raw = machine.decompress(bytes_of(packed), wanted + 1)

@@ -45,6 +45,32 @@ class Absent:
     reason: str
 
 
+# How the reasons begin of those who were not there; any other reason is a job that failed or an answer refused.
+BY_SCENARIO = "away ("
+NOT_THERE = (
+    BY_SCENARIO,
+    "is not connected",
+    "did not answer",
+    "still owes",
+    "its node is gone",
+    "its reply was not uploaded in time",
+)
+
+
+def by_scenario(reason: str) -> bool:
+    """Whether a client was absent because the scenario says so."""
+    return reason.startswith(BY_SCENARIO)
+
+
+def not_there(reason: str) -> bool:
+    """Whether a client was away; otherwise it was asked, and its job crashed or its answer was refused.
+
+    >>> not_there("away (sequential)"), not_there("its worker process died (signal 11)")
+    (True, False)
+    """
+    return reason.startswith(NOT_THERE)
+
+
 class Federation(Protocol):
     """The engine, and the only seam: messages go out, replies or absences come back, in the order asked."""
 

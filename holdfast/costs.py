@@ -9,15 +9,13 @@ testers are those that the others reach well.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from holdfast.errors import HoldfastError, nearest
+from holdfast.tables import read_table
 
 LINKS = ("up", "between")  # the keys of a file of links
 BYTES = 4  # of one accuracy
@@ -99,19 +97,6 @@ def read_links(path: Path, clients: int) -> Links:
     if len(links.up) != clients:
         raise HoldfastError(f"{path}: it tells the links of {len(links.up)} clients, and the experiment has {clients}.")
     return links
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text()
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise HoldfastError(f"{path} is neither JSON (.json) nor TOML: {error}.") from None
-    if not isinstance(table, dict):
-        raise HoldfastError(f"{path}: expected the keys {' and '.join(LINKS)}.")
-    return table
 
 
 def collection_seconds(links: Links, testers: Sequence[int], model_bytes: int) -> float:

@@ -22,6 +22,7 @@ from torch import Tensor
 from holdfast.compact import KINDS, SCALES, Compact, bytes_of, restore, sha256_of, shrink
 from holdfast.core import Scalars, Tensors
 from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal
 from holdfast.files import write_file
 from holdfast.mixing import Laplace, Remainder, Strategy, Weights, laplace_noise, mixing_plan, mixing_weights
 
@@ -29,6 +30,7 @@ SCHEMA = "holdfast-digest/1"
 TEXTS = ("task", "encoder", "strategy", "weights", "noise")
 COMPACTS = [Compact(kind, scale, on) for kind in KINDS for scale in SCALES for on in (False, True)]
 NUMBERS = ("spd", "samples", "used", "digests", "classes")
+MOST, AXES = 2**48, 16  # of any number in a manifest; of a feature's shape
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,8 @@ def _check_samples(features: Tensor, labels: Tensor, classes: int, spd: int) -> 
             f"{tuple(labels.shape)} and kind {labels.dtype}."
         )
     if len(labels) < spd:
-        raise HoldfastError(
-            f"digest spd: {spd} samples per digest are more than the client's {len(labels)} samples; lower spd."
+        raise Refusal(
+            "few", f"digest spd: {spd} samples per digest are more than the client's {len(labels)} samples; lower spd."
         )
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise HoldfastError(
@@ -211,9 +213,15 @@ def digest_from_tensors(
     encoder: str | None = None,
     classes: int | None = None,
     feature_shape: tuple[int, ...] | None = None,
+    rows: int | None = None,
 ) -> Digest:
-    """The digest that digest_to_tensors wrote; a damaged one, or one made for something else, is refused."""
+    """The digest that digest_to_tensors wrote; a damaged one, one made for something else, or of more rows is refused.
+
+    Nothing is unpacked before its size is known to be what these facts, or else the bytes that were sent, allow.
+    """
     _check_manifest(manifest, where)
+    if rows is not None and manifest["digests"] > rows:
+        raise HoldfastError(f"{where}: it has {manifest['digests']} rows where the samples make {rows} at most.")
     expected = (("task", task), ("encoder", encoder), ("classes", classes))
     for name, wanted in (*expected, ("feature_shape", None if feature_shape is None else list(feature_shape))):
         if wanted is not None and manifest[name] != wanted:
@@ -251,8 +259,9 @@ def open_digest(
     encoder: str | None = None,
     classes: int | None = None,
     feature_shape: tuple[int, ...] | None = None,
+    rows: int | None = None,
 ) -> Digest:
-    """The digest that seal_digest sealed; a damaged one, or one made for something else, is refused."""
+    """The digest that seal_digest sealed; a damaged one, one made for something else, or of more rows is refused."""
     content = dict(tensors)
     text = content.pop("manifest", torch.empty(0))
     try:
@@ -260,7 +269,14 @@ def open_digest(
     except (ValueError, RecursionError):
         raise HoldfastError(f"{where}: it has no readable manifest; make it again.") from None
     return digest_from_tensors(
-        content, manifest, where=where, task=task, encoder=encoder, classes=classes, feature_shape=feature_shape
+        content,
+        manifest,
+        where=where,
+        task=task,
+        encoder=encoder,
+        classes=classes,
+        feature_shape=feature_shape,
+        rows=rows,
     )
 
 
@@ -307,8 +323,9 @@ def _check_manifest(manifest: Mapping[str, Any], where: str) -> None:
         raise HoldfastError(f"{where}: its manifest must have schema {SCHEMA!r}, got {found!r}; make it again.")
     shape, compact = manifest.get("feature_shape"), manifest.get("compact")
     fine = {name: isinstance(manifest.get(name), str) for name in (*TEXTS, "sha256")}
-    fine |= {name: type(manifest.get(name)) is int and manifest[name] > 0 for name in NUMBERS}
-    fine["feature_shape"] = isinstance(shape, list) and all(type(side) is int and side > 0 for side in shape)
+    fine |= {name: type(manifest.get(name)) is int and 0 < manifest[name] <= MOST for name in NUMBERS}
+    few = isinstance(shape, list) and len(shape) <= AXES
+    fine["feature_shape"] = few and all(type(side) is int and 0 < side <= MOST for side in shape)  # type: ignore[union-attr]
     fine["compact"] = isinstance(compact, Mapping) and any(compact == asdict(known) for known in COMPACTS)
     fine["signed"] = isinstance(manifest.get("signed", True), bool)
     for name, right in fine.items():

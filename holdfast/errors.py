@@ -5,9 +5,44 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NOT_DONE = "Not done:"  # how the line of a refusal begins in a site's log
+LONGEST = 600  # characters of a sentence
+
 
 class HoldfastError(Exception):
     """What is wrong, where, and what to do: one sentence, shown to the user without a traceback."""
+
+    code = "internal"  # what others may be told of it: see failures.py
+
+    def __init__(self, sentence: object) -> None:
+        super().__init__(plain(str(sentence)))
+
+
+def plain(text: str, most: int = LONGEST) -> str:
+    """A text for one line of a terminal: no control characters, and in a long one the middle left out.
+
+    >>> plain("red: \x1b[31m"), plain("abcdefghij", 7)
+    ('red: ?[31m', 'ab ... j')
+    """
+    if len(text) > most:
+        text = f"{text[: most - most // 3 - 3]} ... {text[len(text) - most // 3 + 1 :]}"
+    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text)
+
+
+def brief(value: object) -> str:
+    """A stranger's value in a few words; nothing that it can be makes this fail.
+
+    >>> brief(7), brief([0.1]), brief("x" * 50), brief(10**400), brief([[1]])
+    ('7', '[0.1]', "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...", 'a whole number of 1329 bits', 'a list')
+    """
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return f"a whole number of {value.bit_length()} bits"
+    if isinstance(value, list | tuple) and len(value) < 5 and not any(isinstance(v, list | tuple) for v in value):
+        return f"[{', '.join(map(brief, value))}]"
+    if value is not None and not isinstance(value, str | int | float):
+        return f"a {type(value).__name__}"
+    text = plain(repr(value[:50] if isinstance(value, str) else value))
+    return text if len(text) <= 40 else text[:40] + "..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -19,5 +54,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'known: fedavg, fedprox'
     """
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)

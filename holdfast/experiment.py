@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.choices import Choice, convert
-from holdfast.errors import HoldfastError, nearest
+from holdfast.errors import HoldfastError, brief, nearest
+from holdfast.tables import read_table
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Experiment:
     evaluate_every: int = 1
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
+    layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
 
     def __post_init__(self) -> None:
@@ -58,8 +59,10 @@ class Experiment:
             object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
-            if value is not None and not least <= value < math.inf:
-                raise HoldfastError(f"{key} must be at least {least}, got {value}.")
+            most = AT_MOST.get(key, 2**63)
+            if value is not None and not least <= value <= most:
+                also = f" and at most {most}" if value > most else ""
+                raise HoldfastError(f"{key} must be at least {least}{also}, got {brief(value)}.")
         if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
         if self.attackers > self.clients:
@@ -108,7 +111,7 @@ def plain(value: object) -> object:
 
 INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "optimizer", "clip_norm", "server_optimizer", "selection")
+LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection")
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
     *("schedule", "optimizer", "server_optimizer", "selection"),
@@ -126,6 +129,7 @@ AT_LEAST = {
     "checkpoint_every": 1,
     "workers": 0,
 }
+AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_000}
 
 
 def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
@@ -141,18 +145,7 @@ def from_table(table: Mapping[str, object], where: str = "experiment") -> Experi
 
 def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise HoldfastError(f"{path} is not text in UTF-8.") from None
-    try:
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
-        raise HoldfastError(f"{path} is not valid {path.suffix.lstrip('.').upper()}: {error}.") from None
-    if not isinstance(table, dict):
-        raise HoldfastError(f"{path} is not an experiment: expected keys and values.")
+    table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
     if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it

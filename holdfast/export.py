@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from holdfast.models import fill
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.arrays import Array, inputs, labels
 from holdfast.tasks.named import load_task
+from holdfast.tasks.npz import read_arrays
 
 if TYPE_CHECKING:
     from holdfast.plan import Plan
@@ -121,7 +120,7 @@ def rebuild(facts: dict[str, str], shape: tuple[int, ...], names: tuple[str, ...
     if ":" in experiment.task:  # a user's own task may bring its own model
         task = load_task(experiment.task, None)
     absence = choose(ABSENCES, experiment.absence, "absence")
-    build, reads, encoder = choose_model(experiment, task, absence)
+    build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
         raise HoldfastError(
             f"{path} was trained on features of another encoder than the {experiment.encoder} of this version."
@@ -154,13 +153,7 @@ def read_model(source: Path) -> tuple[Path, bytes]:
 
 def read_samples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
     """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
-    if not path.is_file():
-        raise HoldfastError(f"{path} does not exist; give an npz file with the key x (and y, if labels are known).")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {key: file[key] for key in ("x", "y", "x_test", "y_test") if key in file.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error):
-        raise HoldfastError(f"{path} is not a readable npz file; write it with numpy.savez_compressed.") from None
+    found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
     x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
     if x not in found:
         raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")

@@ -17,6 +17,7 @@ from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 
 MANIFEST = "manifest.jsonl"
+ROOM, GROWTH = 1 << 26, 100  # bytes that anything may unpack to, and how many times its size if that is more
 
 
 class Damaged(HoldfastError):
@@ -25,6 +26,8 @@ class Damaged(HoldfastError):
 
 class Unwritable(HoldfastError):
     """The disk is full or refuses: whoever keeps a run must stop, or what it goes on with cannot be resumed."""
+
+    code = "disk"
 
 
 class Store:
@@ -60,6 +63,15 @@ class Store:
 
     def _hashes(self, name: str) -> set[str]:
         return {str(line["sha256"]) for line in read_lines(self.folder / MANIFEST) if line.get("file") == name}
+
+
+def grows_too_much(packed: int, unpacked: int) -> bool:
+    """Whether so many bytes are more than honest content of this size unpacks to; asked before anything is allocated.
+
+    >>> grows_too_much(1000, 50_000_000), grows_too_much(160_000, 3_900_000_000)
+    (False, True)
+    """
+    return unpacked > ROOM + GROWTH * packed
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -15,6 +15,7 @@ from holdfast.mobilenet import last_channels, mobilenet_layers
 from holdfast.randomness import seed_of
 
 Norm = Literal["group", "batch", "none"]
+Layout = Literal["channels-last", "plain"]
 
 
 Shape = tuple[int, ...]
@@ -195,20 +196,24 @@ def norm_layer(norm: Norm, channels: int, groups: int = 8) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.Identity()
 
 
-def initialise(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def initialise(build: Callable[[], nn.Module], seed: int, layout: Layout = "channels-last") -> nn.Module:
     """A model whose first weights depend on the seed alone, leaving the global generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, -1, -1, "model"))
-        return fast_layout(build())
+        return laid_out(build(), layout)
 
 
-def fast_layout(model: nn.Module) -> nn.Module:
+def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     """Channels-last where there are convolutions: the same function, a third faster on CPUs."""
-    if any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in model.modules()):
+    if layout == "channels-last" and has_convolutions(model):
         for weight in model.parameters():
             if weight.dim() == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return model
+
+
+def has_convolutions(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in model.modules())
 
 
 def weights_of(model: nn.Module) -> Tensors:

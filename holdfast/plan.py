@@ -28,7 +28,7 @@ from holdfast.experiment import Experiment
 from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
 from holdfast.learning.objective import TaskLoss
 from holdfast.memory import Memory
-from holdfast.models import MODELS, Model, buffers_of, fast_layout, initialise, weights_of
+from holdfast.models import MODELS, Layout, Model, buffers_of, initialise, laid_out, weights_of
 from holdfast.privacy.house import named_policy
 from holdfast.privacy.ledger import read_policy
 from holdfast.privacy.steps import check_fit
@@ -59,6 +59,7 @@ class Plan:
     hostile: tuple[int, ...]
     parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
     build: Callable[[], nn.Module]
+    layout: Layout
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
     guard: Guard | None = None  # protects updates
 
@@ -87,6 +88,7 @@ class Plan:
             poisoned=poisoned,
             guard=self.guard,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
+            trust=method.trust,
         )
 
     def stamped(self, few: Samples) -> Stamped | None:
@@ -97,7 +99,7 @@ class Plan:
 
     def model(self) -> nn.Module:
         """A model with the first weights of the run."""
-        return initialise(self.build, self.experiment.seed)
+        return initialise(self.build, self.experiment.seed, self.layout)
 
     def start(self) -> State:
         """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
@@ -133,7 +135,7 @@ def make_plan(experiment: Experiment) -> Plan:
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_of_each_class(task, experiment.samples)))
-    build, inputs, encoder = choose_model(experiment, task, absence)
+    build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes)
     if encoder is not None:
@@ -145,11 +147,11 @@ def make_plan(experiment: Experiment) -> Plan:
             signed=signed,
             norm_bound=encoder.norm_bound,
         )
-    bench = Bench(initialise(build, experiment.seed), task.loss, task.metric, about)
+    bench = Bench(initialise(build, experiment.seed, layout), task.loss, task.metric, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
-        bench = replace(bench, producer=fast_layout(producer))
+        bench = replace(bench, producer=laid_out(producer, layout))
     method = choose_method(experiment, absence, bench)
     method = replace(method, own_samples=lru_cache(maxsize=2)(partial(moderators_samples, experiment, task, prepare)))
     check_rule(method.trust, experiment.trust.name, method)
@@ -159,7 +161,7 @@ def make_plan(experiment: Experiment) -> Plan:
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
-    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, prepare, guard)
+    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, guard)
     try_out(plan)
     return plan
 
@@ -207,13 +209,18 @@ def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Met
 
 def choose_model(
     experiment: Experiment, task: Task, absence: Nothing
-) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None]:
-    """How to build the model, what it reads, and the public encoder if it reads features."""
+) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
+    """How to build the model, what it reads, the public encoder if it reads features, and the layout of its weights.
+
+    Unless the experiment says otherwise, only Holdfast's own models are channels-last: torch's kernels for that layout
+    crash on some networks and processors.
+    """
     choice = experiment.model
+    own: Layout = "plain" if experiment.layout == "auto" else experiment.layout
     if choice.name == "auto" and absence.needs_features:
         choice = Choice("features")
     if choice.name == "auto" and task.model is not None:
-        return task.model, ("image",), None
+        return task.model, ("image",), None, own
     if choice.name == "auto":
         choice = Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
     chosen = choose(MODELS, choice, "model")  # a user's own may be any function that makes a module
@@ -224,10 +231,11 @@ def choose_model(
             "choose model = 'features' or 'full', or absence = 'none'."
         )
     if not isinstance(chosen, Model):
-        return chosen, inputs, None
+        return chosen, inputs, None, own
     encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
-    return partial(chosen.build, task.shape, task.classes, shape), inputs, encoder
+    known = experiment.layout == "auto" and type(chosen) in MODELS.values()
+    return partial(chosen.build, task.shape, task.classes, shape), inputs, encoder, "channels-last" if known else own
 
 
 def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -16,7 +16,8 @@ from torch import nn
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.fitting import without_effect
 from holdfast.core import Federation, Message, Reply, State, pack
-from holdfast.engines.embedded import Embedded, cores
+from holdfast.engines.checked import Checked
+from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
@@ -24,12 +25,17 @@ from holdfast.export import about_model
 from holdfast.learning.loop import evaluate
 from holdfast.memory import Memory
 from holdfast.models import fill
+from holdfast.outcome import guessing
 from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
 from holdfast.runs import History, Run
 from holdfast.scenarios import Staged
+from holdfast.tasks import right_or_wrong
 
 Watch = Callable[[Record], None]
+PLAIN_LAYOUT = (
+    "A worker process crashed at its first batch in the layout channels-last, so this run is computed in the plain one."
+)
 Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, wherever they are
 
 
@@ -39,7 +45,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     workers = usual_workers() if workers is None else workers
     if workers == 0:
         model = plan.model()
-        return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)})
+        return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 
@@ -88,21 +94,42 @@ def _play(
     plan: Plan, state: State, records: list[Record], folder: Run | None, watch: Watch | None, engine: Engine
 ) -> History:
     experiment = plan.experiment
-    if state.round < experiment.rounds:
-        with one_thread(), federation_of(plan, folder.folder if folder else None, engine) as federation:
-            state = _play_rounds(plan, state, federation, records, folder, watch)
+    home = folder.folder if folder else None
+    found = folder.notes if folder else []  # what resuming found damaged goes into the next record
+    if any(PLAIN_LAYOUT in record.notes for record in records):
+        plan = in_plain_layout(plan)
+    with one_thread(), ExitStack() as stack:
+        if state.round < experiment.rounds:
+            try:
+                federation = stack.enter_context(federation_of(plan, home, engine))
+            except Crashed:
+                if plan.layout == "plain":
+                    raise
+                plan, found = in_plain_layout(plan), [*found, PLAIN_LAYOUT]
+                federation = stack.enter_context(federation_of(plan, home, engine))
+            state = _play_rounds(plan, state, federation, records, folder, watch, found)
     if folder is not None:
         folder.finish(plan.method.absence.model_of(state), state.buffers, about_model(plan))
-    return History(experiment, records, folder.folder if folder else None, state)
+    return History(experiment, records, home, state)
+
+
+def in_plain_layout(plan: Plan) -> Plan:
+    """The same plan, computed in the plain layout by everybody."""
+    return make_plan(dataclasses.replace(plan.experiment, layout="plain"))
 
 
 def _play_rounds(
-    plan: Plan, state: State, federation: Federation, records: list[Record], folder: Run | None, watch: Watch | None
+    plan: Plan,
+    state: State,
+    federation: Federation,
+    records: list[Record],
+    folder: Run | None,
+    watch: Watch | None,
+    found: list[str],
 ) -> State:
     """Play the rounds that are left; each is written down and shown when it is over."""
     experiment = plan.experiment
     judge = Judge(plan, federation)
-    found = folder.notes if folder else []  # what resuming found damaged goes into the next record
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
     while state.round < experiment.rounds:
@@ -126,7 +153,7 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
     try:
-        yield Staged(federation, plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(Checked(federation), plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
         federation.close()
 
@@ -155,6 +182,8 @@ class Judge:
         self._test = plan.prepare(plan.task.test)
         self._absence = plan.method.absence
         self._model: nn.Module = plan.model()
+        by_class = plan.task.metric is right_or_wrong
+        self._chance = guessing(plan.task.test.labels, plan.task.classes) if by_class else None
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
@@ -173,6 +202,7 @@ class Judge:
         return dataclasses.replace(
             record,
             accuracy=float(right.mean()),
+            chance=self._chance,
             class_accuracy=[float(part.mean()) if len(part) else None for part in by_class],
             client_accuracy={reply.client: float(reply.scalars["accuracy"]) for reply in replies},
             seconds={**record.seconds, "evaluate": time.perf_counter() - start},

@@ -98,14 +98,18 @@ def known_parts() -> list[str]:
 
 
 def with_method(table: Mapping[str, Any], text: str, changes: Iterable[str]) -> dict[str, Any]:
-    """The table with a method's keys and the user's changes; these beat a preset, but not what the method names itself.
+    """The table with exactly this method and the user's changes; these beat a preset, but not what the method names.
 
+    The algorithm, absence and trust rule of the table are another method's: what this one leaves out is as usual.
+
+    >>> with_method({"absence": "feddig", "lr": 0.1}, "fedavg", [])
+    {'lr': 0.1, 'algorithm': 'fedavg'}
     >>> with_method({}, "feddig-paper", ["encoder=random", "absence.spd=8"])["encoder"]
     'random'
     >>> with_method({}, "fedprox", ["algorithm=fednova", "algorithm.mu=0.1"])
     {'algorithm': {'name': 'fedprox', 'mu': '0.1'}}
     """
-    chosen = {**table, **parse_method(text)}
+    chosen = {key: value for key, value in table.items() if key not in BASES} | parse_method(text)
     named = {kind_of(part, text) for part in text.split("+") if part not in PRESETS}
     for change in changes:
         if change.partition("=")[0].strip() not in named:

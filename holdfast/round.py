@@ -11,6 +11,7 @@ how they are asked  engines/        worker processes on this machine, or Flower 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,10 +30,13 @@ from holdfast.core import (
     pack,
     size,
 )
+from holdfast.failures import sentence_of
 from holdfast.selection import select
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.merging import average_buffers
 from holdfast.trust.weights import check_judgement
+
+NO_FINITE_LOSS = "no client's training loss is finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +58,7 @@ class Record:
     weights: Mapping[int, float]
     scores: Mapping[int, float]
     suspects: Mapping[int, str]
-    loss: float | None
+    loss: float | None  # the mean of those that are finite
     bytes_up: int
     bytes_down: int
     seconds: Mapping[str, float]
@@ -63,6 +67,7 @@ class Record:
     class_accuracy: Sequence[float | None] | None = None
     client_accuracy: Mapping[int, float] | None = None
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
+    chance: float | None = None  # an accuracy that guessing may reach; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
 
@@ -98,6 +103,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     clock.lap("server_step")
 
     notes = [note for reply in heard for note in notes_of(reply)]
+    loss, finite = mean_loss(fresh)
+    notes += [] if finite else [NO_FINITE_LOSS]
     notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
@@ -112,7 +119,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         scores=judged.scores,
         credibility=judged.credibility,
         suspects=both(judged.suspects, method.absence.doubts(after)),
-        loss=mean_loss(fresh),
+        loss=loss,
         bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
@@ -184,14 +191,17 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
 
 
 def notes_of(reply: Reply) -> list[str]:
-    """What a client has to say, if it is a few short sentences."""
+    """What a client has to say: the sentences of its codes, at most a few."""
     notes = reply.scalars.get("notes", ())
-    return [note[:300] for note in notes[:5] if isinstance(note, str)] if isinstance(notes, list) else []
+    return [f"client {reply.client}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
 
 
-def mean_loss(replies: Sequence[Reply]) -> float | None:
-    losses = [float(reply.scalars.get("loss", math.nan)) for reply in replies]
-    return sum(losses) / len(losses) if losses and math.isfinite(sum(losses)) else None
+def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:
+    """The mean of the finite losses among those told, and whether there is one; who protects its updates tells none."""
+    losses = [float(reply.scalars["loss"]) for reply in replies if "loss" in reply.scalars]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    mean = statistics.fmean(finite) if finite and math.isfinite(sum(finite)) else None
+    return mean, mean is not None or not losses
 
 
 class Clock:

@@ -39,6 +39,7 @@ from holdfast.files import (
     save_tensors,
     write_file,
 )
+from holdfast.outcome import find_failures
 from holdfast.round import Record
 
 SCHEMA = 1
@@ -293,6 +294,11 @@ class History:
         """Mean test accuracy over the last tenth of the rounds, at least three."""
         last = self.accuracy[-max(3, -(-len(self.accuracy) // 10)) :]
         return sum(last) / len(last)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why this run's result is none, if so: nobody trained, no loss was finite, no better than guessing."""
+        return find_failures(self.records, self.experiment.clients)
 
     @property
     def seconds(self) -> float:

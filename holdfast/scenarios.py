@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from holdfast.core import Absent, Federation, Message, Reply
+from holdfast.core import BY_SCENARIO, Absent, Federation, Message, Reply
 from holdfast.randomness import rng
 
 
@@ -154,7 +154,7 @@ class Staged:
         # An experiment watches all its clients, also those that are away: "evaluate" is the watcher's question.
         gone = [m.client in away and m.job != "evaluate" for m in messages]
         answers = iter(self._federation.ask([m for m, lost in zip(messages, gone, strict=True) if not lost]))
-        reason = f"away ({self._name})"
+        reason = f"{BY_SCENARIO}{self._name})"
         # By place, not by client: one client may be asked several things at once.
         return [Absent(m.client, reason) if lost else next(answers) for m, lost in zip(messages, gone, strict=True)]
 

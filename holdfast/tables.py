@@ -1,10 +1,45 @@
-"""Tables as TOML files and as Flower's command line have them."""
+"""Tables: read from TOML and JSON files, and written as TOML files and as Flower's command line have them."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from holdfast.errors import HoldfastError, plain
+
+LARGEST = 1 << 22  # bytes of a file that people write
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The keys and values of a TOML file, or of a JSON one; whatever is wrong with it is one sentence."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise HoldfastError(f"Cannot read {path}: {error.strerror}.") from None
+    if len(data) > LARGEST:
+        raise HoldfastError(f"{path} has more than {LARGEST} bytes, so it is none that people write.")
+    return parse_table(data, str(path), path.suffix.lower() == ".json")
+
+
+def parse_table(data: bytes, where: str, as_json: bool = True) -> dict[str, Any]:
+    """The keys and values in a file's content."""
+    kind = "JSON" if as_json else "TOML"
+    try:
+        text = data.decode("utf-8")
+        table = json.loads(text) if as_json else tomllib.loads(text)
+    except UnicodeDecodeError:
+        raise HoldfastError(f"{where} is not text in UTF-8.") from None
+    except RecursionError:
+        raise HoldfastError(f"{where} is not valid {kind}: it is nested too deeply.") from None
+    except ValueError as error:
+        raise HoldfastError(f"{where} is not valid {kind}: {plain(str(error), 200)}.") from None
+    if not isinstance(table, dict):
+        raise HoldfastError(f"{where} must hold keys and values.")
+    return table
 
 
 def toml(table: dict[str, Any]) -> str:

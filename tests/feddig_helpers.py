@@ -55,7 +55,7 @@ class OneLayer(nn.Module):
         return features @ self.w.T
 
 
-ABOUT = About("tiny", 2, "finger", (2,))
+ABOUT = About("tiny", 2, "finger", (2,), norm_bound=100.0)
 
 
 def digest_of(features: list[list[float]], labels: list[list[float]], **facts: object) -> Digest:
@@ -85,7 +85,7 @@ def start(method: Method) -> State:
 
 def reply(client: int, delta: list[list[float]], digest: Tensors | None = None, extra: Tensors | None = None) -> Reply:
     tensors = pack(delta={"w": torch.tensor(delta)}, extra=extra or {}, digest=digest or {})
-    return Reply(client, tensors, {"samples": 4, "steps": 1, "loss": 0.5, "notes": []})
+    return Reply(client, tensors, {"samples": 40, "steps": 1, "loss": 0.5, "notes": []})
 
 
 # A run with real clients -----------------------------------------------------------------------------------------

@@ -46,7 +46,10 @@ class Clock:
 
 
 def nodes(folder: Path, count: int, **more: Any) -> dict[int, dict[str, Any]]:
-    """Node configs of so many sites."""
+    """Node configs of so many sites; the tasks of tests are small."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rehearsal.toml").write_text("min_records = 0\n")
+    more = {"policy": str(folder / "rehearsal.toml"), **more}
     return {100 + i: {"partition-id": i, "folder": str(folder / f"site-{i}"), **more} for i in range(count)}
 
 

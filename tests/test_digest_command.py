@@ -17,6 +17,7 @@ from holdfast.digests import load_digest
 from holdfast.encoders import make_encoder
 from holdfast.errors import HoldfastError
 from holdfast.privacy.findings import as_json, examine
+from holdfast.privacy.house import LEDGER
 from holdfast.privacy.ledger import read_ledger
 from holdfast.privacy.noise import system
 from holdfast.privacy.subject import subject_of, subject_of_file
@@ -163,6 +164,24 @@ def test_the_policy_of_the_house_is_kept(own: Path, tmp_path: Path) -> None:
     make(recipe(own), tmp_path / "out")
     [entry] = read_ledger(tmp_path / "privacy-ledger.json").entries
     assert entry.what == "digest of fashion-mini, file out"
+
+
+def test_without_a_policy_a_ledger_is_kept_beside_the_digest(
+    own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        make(recipe(own), tmp_path / "out" / name)
+    assert "No policy says what may leave" in caplog.text
+    assert len(read_ledger(tmp_path / "out" / LEDGER).entries) == 2
+
+
+@pytest.mark.parametrize("delta", [0.5, 0.02])  # of 50 records
+def test_a_delta_that_promises_little_must_be_insisted_upon(own: Path, tmp_path: Path, delta: float) -> None:
+    wanted = recipe(own, encoder="scattering", mode="dp-label-public", delta=delta)
+    with pytest.raises(HoldfastError, match="promises little; lower it, or insist with --large-delta"):
+        make(wanted, tmp_path / "out" / "d")
+    assert not (tmp_path / "out").exists()
+    make(wanted, tmp_path / "out" / "d", large_delta=True)
 
 
 def of_one_class(tmp_path: Path, count: int) -> Path:

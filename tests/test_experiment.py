@@ -165,7 +165,7 @@ def test_a_runs_own_file_loads_again(tmp_path: Path) -> None:
     [
         ("e.toml", b"rounds = ", "is not valid TOML"),
         ("e.json", b"{", "is not valid JSON"),
-        ("e.json", b"[1]", "is not an experiment"),
+        ("e.json", b"[1]", "must hold keys and values"),
         ("e.toml", b"\xff\xfe", "is not text in UTF-8"),
         ("e.toml", b"data = 3", "data: expected text, got 3."),
         ("e.toml", b"lr = nan", "lr: expected a number, got nan."),
@@ -230,6 +230,25 @@ def test_methods(text: str, chosen: dict[str, str]) -> None:
 def test_presets_are_whole_experiments(name: str) -> None:
     [made] = combinations(name, Conditions(), None, ["samples=200", "workers=0"])
     assert make_plan(made).method.absence == choose(ABSENCES, made.absence, "absence")
+
+
+def test_a_named_method_is_exactly_that_and_the_files_other_keys_stay(tmp_path: Path) -> None:
+    file = tmp_path / "leaving.toml"
+    file.write_text(
+        'scenario = "sequential"\nalgorithm = "fedprox:0.1"\nabsence = "feddig"\ntrust = "median"\n'
+        "lr = 0.07\nseed = 5\n"
+        'attack = "signflip"\nattackers = 1\nprotect = {name = "dp-sgd", epsilon = 3.0}\n'
+    )
+    made = combinations("fedavg,feddig,krum", Conditions(), file, [])
+    chosen = [(str(e.algorithm), str(e.absence), str(e.trust)) for e in made]
+    assert chosen == [("fedavg", "none", "auto"), ("fedavg", "feddig", "auto"), ("fedavg", "none", "krum")]
+    for experiment in made:
+        assert (experiment.scenario.name, experiment.lr, experiment.seed) == ("sequential", 0.07, 5)
+        assert (experiment.attack.name, experiment.attackers, experiment.protect.name) == ("signflip", 1, "dp-sgd")
+    [other] = combinations("fedavg", Conditions("none", "none", seeds="2"), file, [])
+    assert (other.scenario.name, other.attack.name, other.attackers, other.seed) == ("none", "none", 0, 2)
+    [whole] = combinations(None, Conditions(), file, [])
+    assert whole == load(file)
 
 
 def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:

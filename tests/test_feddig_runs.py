@@ -14,6 +14,7 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.core import Message, State, Tensors
 from holdfast.digests import open_digest
 from holdfast.errors import HoldfastError
+from holdfast.failures import SENTENCES
 from holdfast.plan import Plan, make_plan
 from holdfast.play import federation_of, one_thread, resume, run
 from holdfast.round import Record, play_round
@@ -105,7 +106,7 @@ def test_a_client_with_fewer_samples_than_spd_still_takes_part() -> None:
     assert not history.state.digests
     notes = history.records[0].notes
     assert len(notes) == 4
-    assert "21 samples per digest are more than the client's 20 samples; lower spd" in notes[0]
+    assert SENTENCES["few"] in notes[0]
 
 
 @pytest.mark.parametrize("bits", ["32", "16", "8", "6", "4"])

@@ -14,7 +14,7 @@ from test_round_bench import SIZES, Spoiled, first_state, make_clients, make_met
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.testers import Liar
-from holdfast.client import perform
+from holdfast.client import Client, perform
 from holdfast.core import Absent, Federation, Message, Reply, State, Update, size
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
@@ -26,6 +26,11 @@ from holdfast.trust.tester import accuracies, held_out, help_of, help_tensors, s
 from holdfast.trust.weights import Hearing, check_rule
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
+
+
+def peers() -> dict[int, Client]:
+    """Clients that know that the run's rule is FedTest."""
+    return {id: replace(client, trust=FedTest()) for id, client in make_clients(FedAvg(), LEARNING).items()}
 
 
 def method_with(trust: FedTest) -> Method:
@@ -42,7 +47,7 @@ def start(method: Method) -> State:
 
 def played(trust: FedTest, rounds: int, federation: Federation | None = None) -> list[tuple[State, Record]]:
     method = method_with(trust)
-    federation = federation or Inline(make_clients(FedAvg(), LEARNING))
+    federation = federation or Inline(peers())
     state, told = start(method), []
     for _ in range(rounds):
         state, record = play_round(state, federation, method)
@@ -116,7 +121,7 @@ def test_without_cross_tests_a_testers_model_gets_the_mean_of_the_others() -> No
         ({"1": math.nan, "2": 0.5}, "nan for client 1"),
         ({"1": -0.1, "2": 0.5}, "-0.1 for client 1"),
         ({"1": True, "2": 0.5}, "True for client 1"),
-        ({"1": "0.5", "2": 0.5}, "0.5 for client 1"),
+        ({"1": "0.5", "2": 0.5}, "'0.5' for client 1"),
         ({"1": 0.5}, "nothing of client 2"),
         ({"1": 0.5, "2": 0.5, "9": 1.0}, "not asked about"),
         ([0.5, 0.5], "no accuracies"),
@@ -211,13 +216,12 @@ def test_a_client_tests_each_model_with_its_own_buffers_on_its_held_out_samples(
         )
         for r in replies
     ]
-    tester = clients[2]
+    tester = replace(clients[2], trust=FedTest(most=5))
     message = Message(
         2,
         0,
         "test",
         test_tensors(state.model, state.buffers, sent),
-        {"clients": [0, 1], "measure": "accuracy", "most": 5},
     )
     said = perform(tester, message).scalars["accuracies"]
     for update in sent[:2]:  # the slow way
@@ -264,7 +268,7 @@ def test_a_run_counts_the_bytes_of_testing_and_resumes_to_the_bit() -> None:
     tested = sum(size(test_tensors(s.model, s.buffers, [])) for s, _ in plain[:1])
     assert plain[0][1].bytes_down > 3 * tested
     method = method_with(FedTest(testers=2))
-    federation = Inline(make_clients(FedAvg(), LEARNING))
+    federation = Inline(peers())
     state = start(method)
     for _ in range(2):
         state, _ = play_round(state, federation, method)
@@ -277,14 +281,14 @@ def test_a_run_counts_the_bytes_of_testing_and_resumes_to_the_bit() -> None:
 
 def test_lying_testers_gain_weight_under_the_published_rule() -> None:
     """The paper holds false scores to be negligible; with a liar among few testers they are not."""
-    federation = Adversary(Inline(make_clients(FedAvg(), LEARNING)), Liar("honest"), {1, 2}, 0)
+    federation = Adversary(Inline(peers()), Liar("honest"), {1, 2}, 0)
     _, record = played(FedTest(testers=3), 3, federation)[-1]
     assert record.weights[0] < 0.2
     assert record.scores[1] > record.scores[0]
 
 
 def test_a_tester_that_fails_is_named() -> None:
-    inline = Inline(make_clients(FedAvg(), LEARNING))
+    inline = Inline(peers())
     spoiled = Spoiled(inline, {})
     spoiled.spoils = {(0, 1): lambda reply: Absent(1, "broke down") if "accuracies" in reply.scalars else reply}
     _, record = played(FedTest(testers=3), 1, spoiled)[0]

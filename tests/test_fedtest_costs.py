@@ -139,8 +139,8 @@ def test_only_those_who_are_there_are_chosen_by_their_links(tmp_path: Path) -> N
         ('{"up": [1, 1]}', "links need up, a list of numbers, and between, a list of such lists."),
         ('{"up": ["fast"], "between": [[1]]}', "links need up, a list of numbers"),
         ('{"up": [1, 0], "between": [[1, 1], [1, 1]]}', "links: every rate must be a number above zero"),
-        ("[]", "expected the keys up and between."),
-        ("up = ", "is neither JSON (.json) nor TOML"),
+        ("[]", "must hold keys and values"),
+        ("up = ", "is not valid JSON"),
     ],
 )
 def test_what_is_wrong_with_a_file_of_links_is_said_before_round_one(text: str, sentence: str, tmp_path: Path) -> None:

@@ -15,39 +15,42 @@ from holdfast.engines.flower.policy import SitePolicy, carry_privacy, fingerprin
 from holdfast.engines.flower.site import client_app
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.failures import SENTENCES
 from holdfast.privacy.ledger import read_ledger
 from holdfast.runs import History
 
-PRIVACY = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\n'
+PRIVACY = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false\n'
 
 
 def play_with(folder: Path, wanted: Experiment, policy: str, run: str = "run", **more: Any) -> History:
     """Play with a policy at site 1; with `names`, keys vouch for the nodes."""
-    (folder / "policy.toml").write_text(policy)
+    (folder / "policy.toml").write_text(f"min_records = 0\n{policy}")
     grid = InProcessGrid(client_app(wanted), nodes(folder, wanted.clients), **more)
     grid.nodes[101]["policy"] = str(folder / "policy.toml")
     return play(folder, wanted, grid, gather=0.5, out=str(folder / run))
 
 
 @pytest.mark.parametrize(
-    ("policy", "reason"),
+    ("policy", "told", "reason"),
     [
-        ('experiments = ["abc"]', "policy does not allow experiment"),
-        ("max_rounds = 1", "allows 1 trainings for an experiment: all are used"),
-        ("max_round = 1", "did you mean 'max_rounds'?"),
-        ("digest = 3", "digest has the wrong type"),
-        ("experiments = [3]", "experiments must be a list of fingerprints"),
-        ("[privacy]\nmax_epsilon = 3", "delta is missing; say what may leave the house"),
-        (PRIVACY + "min_spds = 3", "did you mean 'min_spd'?"),
-        ("privacy = 3", "privacy has the wrong type"),
-        ("=", "this site does nothing until it can"),
+        ('experiments = ["abc"]', "stranger", "policy does not allow experiment"),
+        ("max_rounds = 1", "rounds", "all 1 trainings for this experiment are used"),
+        ("max_round = 1", "policy", "did you mean 'max_rounds'?"),
+        ("digest = 3", "policy", "digest has the wrong type"),
+        ("experiments = [3]", "policy", "experiments must be a list of fingerprints"),
+        ("[privacy]\nmax_epsilon = 3", "policy", "delta is missing; say what may leave the house"),
+        (PRIVACY + "min_spds = 3", "policy", "did you mean 'min_spd'?"),
+        ("privacy = 3", "policy", "privacy has the wrong type"),
+        ("=", "policy", "this site does nothing until it can"),
     ],
 )
-def test_a_sites_policy_is_enforced_at_the_site(tmp_path: Path, policy: str, reason: str) -> None:
+def test_a_sites_policy_is_enforced_at_the_site(
+    tmp_path: Path, policy: str, told: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = experiment(rounds=2, evaluate_every=2)
     record = play_with(tmp_path, wanted, policy).records[-1]
-    assert list(record.absent) == [1]
-    assert reason in record.absent[1]
+    assert record.absent == {1: f"failed in job 'train' of round 2: {SENTENCES[told]}"}
+    assert reason in caplog.text  # all of it is said at the site
 
 
 def test_an_experiment_that_the_policy_names_is_played(tmp_path: Path) -> None:
@@ -61,12 +64,15 @@ def test_a_digest_that_the_policy_keeps_does_not_leave(tmp_path: Path) -> None:
     history = play_with(tmp_path, wanted, "digest = false")
     assert history.state is not None
     assert list(history.state.digests) == [0]
-    assert any("keeps its digest" in note for note in history.records[0].notes)
+    assert f"client 1: {SENTENCES['digest-kept']}" in history.records[0].notes
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_what_digests_may_cost_holds_for_all_of_a_sites_experiments(tmp_path: Path, by_key: bool) -> None:
+def test_what_digests_may_cost_holds_for_all_of_a_sites_experiments(
+    tmp_path: Path, by_key: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     names = {"names": {100 + i: f"site-{i}" for i in range(3)}} if by_key else {}
+    caplog.set_level("INFO", "holdfast")
     first, second = private(rounds=1), private(rounds=1, lr=0.01)  # each asks for digests of epsilon 3
     history = play_with(tmp_path, first, PRIVACY, **names)
     assert history.state is not None
@@ -76,7 +82,8 @@ def test_what_digests_may_cost_holds_for_all_of_a_sites_experiments(tmp_path: Pa
     history = play_with(tmp_path, second, PRIVACY, "again", **names)
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 2]
-    assert "above max_epsilon = 3.5 (3 is spent already); nothing was released" in str(history.records[0])
+    assert SENTENCES["budget"] in str(history.records[0])
+    assert "above max_epsilon = 3.5 (3 is spent already); nothing was released" in caplog.text
     assert len(read_ledger(ledger).entries) == 1
     assert 1 in history.records[0].weights  # its update counts all the same
 
@@ -84,19 +91,19 @@ def test_what_digests_may_cost_holds_for_all_of_a_sites_experiments(tmp_path: Pa
 def test_a_policy_is_read_anew_for_each_message(tmp_path: Path) -> None:
     wanted = experiment(rounds=3, evaluate_every=3)
     policy = tmp_path / "policy.toml"
-    policy.write_text("")
+    policy.write_text("min_records = 0")
     grid = in_process(tmp_path, wanted, policy=str(policy))
     push, pushes = grid.push_messages, []
 
     def change_then_push(messages: Any) -> Any:
         pushes.append(messages)
-        policy.write_text("max_rounds = 1" if len(pushes) > 5 else "")
+        policy.write_text("min_records = 0\nmax_rounds = 1" if len(pushes) > 5 else "min_records = 0")
         return push(messages)
 
     grid.push_messages = change_then_push  # type: ignore[method-assign]
     records = play(tmp_path, wanted, grid).records
     assert not records[0].absent
-    assert all("allows 1 trainings" in reason for reason in records[2].absent.values())
+    assert all(SENTENCES["rounds"] in reason for reason in records[2].absent.values())
     assert len(records[2].absent) == 4
 
 
@@ -122,7 +129,7 @@ def test_what_protected_updates_cost_holds_for_all_of_a_sites_experiments(tmp_pa
     assert not play_with(tmp_path, first, policy).records[0].absent
     again = play_with(tmp_path, second, policy, "again").records[0]
     assert list(again.absent) == [1]  # the one with a policy
-    assert "above max_epsilon = 3.5" in again.absent[1]
+    assert SENTENCES["budget"] in again.absent[1]
     unprotected = play_with(tmp_path, private(**keys), policy, "third").records[0]
-    assert "updates must be protected" in unprotected.absent[1]
+    assert SENTENCES["unprotected"] in unprotected.absent[1]
     assert len(read_ledger(tmp_path / "site-1" / "privacy-ledger.json").entries) == 1

@@ -49,7 +49,8 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "changes", "sentence"),
     [
-        ("train", {"error": "out of order"}, "failed in job 'train' of round 4: out of order"),  # as people count
+        ("train", {"error": "few"}, "failed in job 'train' of round 4: it has too few records"),  # as people count
+        ("train", {"error": "[b]Anna"}, "failed in job 'train' of round 4: it says something that this version"),
         ("train", {"round": 0}, "another question (job 'train' of round 1 as client 0)"),
         ("train", {"seconds": math.nan}, "it took nan s"),
         ("train", {"scalars": {"notes": 5}}, "its notes are not"),
@@ -57,7 +58,7 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
         ("train", {"scalars": {"loss": "low"}}, "its loss is 'low', not a number"),
         ("evaluate", {"scalars": {}}, "its accuracy is None"),
         ("evaluate", {"scalars": {"accuracy": math.nan}}, "its accuracy is nan"),
-        ("evaluate", {"scalars": {"accuracy": True}}, "its accuracy is 'True', not a number"),
+        ("evaluate", {"scalars": {"accuracy": True}}, "its accuracy is True, not a number"),
     ],
 )
 def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(

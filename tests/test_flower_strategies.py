@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from flower_helpers import Spoilt
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -76,8 +77,29 @@ def test_with_everybody_there_and_no_server_step_feddig_is_the_inner_strategy() 
     strategy = FedDig(fedavg(), net, server_epochs=0)
     state = start(strategy, grid)
     assert torch.allclose(state["bias"], torch.full((3,), 2.0))  # the mean of 1, 2 and 3
-    assert sorted(strategy.digests) == ["site-0", "site-1", "site-2"]
-    assert len(strategy.digests["site-0"]) == 4  # eight samples, two to a digest
+    assert sorted(strategy.digests) == ["node-100", "node-101", "node-102"]
+    assert len(strategy.digests["node-100"]) == 4  # eight samples, two to a digest
+
+
+def test_a_node_speaks_for_itself_alone_whatever_it_calls_itself() -> None:
+    class Changing(Spoilt):
+        def __call__(self, packet: Any, context: Any) -> Any:
+            context.node_config["site"] = "site-0" if context.node_id == 101 else f"new-{packet.metadata.message_id}"
+            return super().__call__(packet, context)
+
+    app = Changing(make_app([digest_mod(read, 3, spd=2)]), lambda packet, reply: reply)
+    names = {100: "north"}  # its key is registered: Flower vouches for the name
+    grid = InProcessGrid(app, {100 + i: {"partition-id": i} for i in range(3)}, names)
+    strategy = FedDig(fedavg(), net)
+    start(strategy, grid, 3)
+    assert sorted(strategy.digests) == ["node-101", "node-102", "north"]
+    assert strategy.digests["node-101"].labels[0].tolist() == [0.0, 1.0, 0.0]
+
+
+def test_sites_without_end_are_not_kept() -> None:
+    strategy = FedDig(fedavg(), net, most_sites=2)
+    start(strategy, grid_of(make_app([digest_mod(read, 3, spd=2)])))
+    assert len(strategy.digests) == 2
 
 
 def test_a_missing_sites_digest_stands_in_with_its_samples() -> None:

@@ -68,5 +68,5 @@ def test_strict_digests_of_vectors_stand_in(mode: str, encoder: str, tmp_path: P
     assert not history.records[0].notes
     (tmp_path / "e.json").write_text(json.dumps(experiment.as_json()))
     said = as_json(examine(subject_of(tmp_path / "e.json"), system(), trials=20, see=False))
-    assert (said["clip"], said["verdict"]) == (1.0, "PASS")
-    assert said["epsilon_total"] <= 10.0 + 1e-9
+    assert (said["clip"], said["verdict"]) == (1.0, "NO GUARANTEE")
+    assert said["epsilon_protected"] <= 10.0 + 1e-9

@@ -85,11 +85,11 @@ def test_a_true_claim_passes_and_a_false_one_fails() -> None:
     honest = audit.audit(claim, replay(), 400)  # type: ignore[arg-type]
     assert honest.passed
     assert 1.0 < honest.lower < honest.cap
-    assert str(honest).startswith("PASS")
+    assert str(honest).startswith("not refuted")
     lying = dataclasses.replace(claim, epsilon_total=0.5)  # type: ignore[type-var]
     caught = audit.audit(lying, replay(), 400)  # type: ignore[arg-type]
     assert not caught.passed
-    assert str(caught).startswith("FAIL")
+    assert str(caught).startswith("REFUTED")
 
 
 def test_an_audit_of_mixed_digests_passes() -> None:

@@ -20,7 +20,7 @@ from holdfast.digests import make_digest, save_digest
 from holdfast.errors import HoldfastError
 from holdfast.mixing import Laplace
 from holdfast.play import run
-from holdfast.privacy.findings import NOT_COVERED, OPEN_UPDATES, as_json, examine
+from holdfast.privacy.findings import as_json, examine
 from holdfast.privacy.house import LEDGER
 from holdfast.privacy.noise import seeded, system
 from holdfast.privacy.subject import subject_of, subject_of_file
@@ -47,8 +47,12 @@ def toml(path: Path, **changes: object) -> Path:
 
 def report(path: Path, *more: str) -> dict[str, Any]:
     done = CliRunner().invoke(privacy_app, ["report", str(path), "--json", "--trials", "40", *more])
-    assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
+    assert done.exit_code == (0 if found["verdict"] == "PASS" else 3), done.output
+    states = [channel["state"] for channel in found["channels"]]
+    if "open" in states:
+        assert found["epsilon_total"] == "infinite"
+        assert found["verdict"] != "PASS"
     return found
 
 
@@ -115,9 +119,21 @@ def test_an_experiment_is_attacked_with_its_owners_records_before_it_is_run(tmp_
         assert low - 0.02 <= member["predicted"] <= high + 0.02
     assert len(said["reconstruction"]) == 2
     assert said["guessing_index"] is None
-    assert {OPEN_UPDATES, *NOT_COVERED} == set(said["not_covered"])
-    assert said["epsilon_updates"] == "infinite"
+    assert (said["verdict"], said["epsilon_total"], said["epsilon_updates"]) == ("NO GUARANTEE", "infinite", "infinite")
+    assert 0 < said["epsilon_protected"] < 10
+    states = {channel["name"]: channel["state"] for channel in said["channels"]}
+    assert states == {
+        "digests": "protected",
+        "updates": "open",
+        "training loss": "open",
+        "accuracies": "open",
+        "notes and errors": "open",
+        "number of records": "public",
+        "taking part": "public",
+    }
     text = page.read_text()
+    assert "NO GUARANTEE. Protected: digests, together epsilon" in text
+    assert "Not protected: updates, training loss, accuracies, notes and errors; so epsilon of all that leaves" in text
     assert text.count("<img") == 16
     assert "<script" not in text
     assert "never sent" in text
@@ -132,7 +148,7 @@ def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> 
     assert [account["releases"] for account in said["accounts"]] == [2, 2, 2]
     spent = said["accounts"][0]["spent"]
     assert 2.0 < spent < 4.0  # two releases cost less than twice one
-    assert said["epsilon_total"] == pytest.approx(spent)
+    assert said["epsilon_protected"] == pytest.approx(spent)
     assert said["epsilon_release"] == pytest.approx(2.0, abs=1e-3)
     assert said["accounts"][0]["left"] == pytest.approx(5.0 - spent)
     (tmp_path / "out" / "clients" / "0001" / LEDGER).write_text("{}")
@@ -142,7 +158,7 @@ def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> 
     assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")  # nobody knows what client 1 sent
     told = as_text(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
     assert "NO GUARANTEE. What was released by client 1 is not known" in told
-    assert "epsilon over all releases, spent  infinite" in told
+    assert "epsilon of what is protected, all releases, spent  infinite" in told
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
@@ -167,14 +183,15 @@ def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp
     page = tmp_path / "page.html"
     said = report(path, "--out", str(page))
     assert said.keys() >= KEYS
-    assert (said["mode"], said["adjacency"], said["verdict"]) == ("dp-sgd", "replace one record", "PASS")
+    assert (said["mode"], said["adjacency"], said["verdict"]) == ("dp-sgd", "replace one record", "NO GUARANTEE")
     assert 1.98 < said["epsilon_updates"] <= 2.0
-    assert said["epsilon_total"] == said["epsilon_updates"]
+    assert said["epsilon_protected"] == said["epsilon_updates"]
+    assert said["epsilon_total"] == "infinite"  # accuracies leave as they are
     assert said["epsilon_release"] < 2.0  # of one round
     assert (said["updates"]["rounds"], said["updates"]["steps"]) == (3, 4)
     assert said["audits"].keys() == {"updates"}
     assert 0.55 < said["membership_auc"] < 0.75  # at epsilon 2 the best test is right a little more often than not
-    assert OPEN_UPDATES not in said["not_covered"]
+    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {"accuracies", "notes and errors"}
     text = page.read_text()
     assert "What updates promise" in text
     assert "What a digest promises" not in text
@@ -184,7 +201,7 @@ def test_digests_and_protected_updates_are_added_up(tmp_path: Path) -> None:
     absence = {"name": "feddig", "mode": "moments", "epsilon": 2.0, "refresh": 2}
     path = toml(tmp_path / "e.json", absence=absence, protect="dp-sgd:epsilon=2", rounds=3, batch_size=64)
     planned = as_json(examine(subject_of(path), system(), trials=20, see=False))
-    assert 2.8 < planned["epsilon_total"] < 6.0  # two digests of epsilon 2 and updates of 2
+    assert 2.8 < planned["epsilon_protected"] < 6.0  # two digests of epsilon 2 and updates of 2
     assert set(planned["audits"]) == {"digest", "updates"}
     run(
         experiment(absence=absence, protect="dp-sgd:epsilon=2", rounds=3, batch_size=64, scenario="none"),
@@ -192,7 +209,7 @@ def test_digests_and_protected_updates_are_added_up(tmp_path: Path) -> None:
     )
     spent = as_json(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
     assert [account["releases"] for account in spent["accounts"]] == [5, 5, 5]
-    assert spent["epsilon_total"] == pytest.approx(planned["epsilon_total"], rel=0.02)
+    assert spent["epsilon_protected"] == pytest.approx(planned["epsilon_protected"], rel=0.02)
     assert spent["accounts"][0]["updates"] == pytest.approx(2.0, rel=0.02)
 
 
@@ -231,7 +248,7 @@ def test_text_and_page_say_the_same() -> None:
     findings = examine(subject, seeded(0), trials=40)
     assert as_json(findings)["verdict"] == "NO GUARANTEE"  # the attacks' noise was seeded
     text, page = as_text(findings), as_html(findings)
-    for word in ("replace one record", "Not covered", "FedTest", "entropy", "no guarantee (seeded for tests)"):
+    for word in ("replace one record", "Not covered", "fedtest", "entropy", "no guarantee (seeded for tests)"):
         assert word in text
         assert word in page
     assert "a &lt;digest&gt;" in page

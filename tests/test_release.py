@@ -17,7 +17,7 @@ from release_helpers import ABOUT, client, experiment, method, records
 from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, make_release, open_for, receive_one, samples_of
 from holdfast.choices import Choice, choose
-from holdfast.core import Reply, State, Tensors, size
+from holdfast.core import State, Tensors, size
 from holdfast.errors import HoldfastError
 from holdfast.models import weights_of
 from holdfast.plan import make_plan
@@ -36,13 +36,9 @@ def sealed(absence: FedDig, samples: Samples | None = None) -> Tensors:
     return make_release(absence, ABOUT, own.inputs[-1], own.labels, torch.Generator(), system())[0]
 
 
-def reply(samples: int = 400) -> Reply:
-    return Reply(0, {}, {"samples": samples})
-
-
 def refusal(absence: FedDig, tensors: Tensors, samples: int = 400) -> str:
     with pytest.raises(HoldfastError) as caught:
-        receive_one(absence, method(absence), reply(samples), tensors)
+        receive_one(absence, method(absence), 0, samples, tensors)
     return str(caught.value)
 
 
@@ -166,7 +162,7 @@ def test_empty_classes_and_a_class_with_one_record_are_released_like_any_other(m
     labels[0] = 3
     absence = FedDig(mode=mode, epsilon=5.0)  # type: ignore[arg-type]
     made = sealed(absence, Samples((features,), labels))
-    receive_one(absence, method(absence), reply(61), made)
+    receive_one(absence, method(absence), 0, 61, made)
     [drawn] = samples_of(absence, method(absence), {0: made}, 0, [0])
     assert len(drawn) > 0
     assert torch.isfinite(drawn.features).all()
@@ -263,7 +259,7 @@ def test_damage_strangers_and_mixed_digests_are_refused() -> None:
 def test_a_digest_that_claims_more_records_than_the_client_trains_on_is_refused() -> None:
     absence = FedDig(mode="moments")
     made = sealed(absence)
-    receive_one(absence, method(absence), reply(400), made)
+    receive_one(absence, method(absence), 0, 400, made)
     assert "where the client trains on 40" in refusal(absence, made, 40)
 
 

@@ -14,6 +14,7 @@ from holdfast.absence import FedDig
 from holdfast.cli.looking import check_file
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, load
+from holdfast.failures import SENTENCES
 from holdfast.play import resume, run
 from holdfast.privacy.house import LEDGER, POLICY, House, house_of, let_out
 from holdfast.privacy.ledger import read_ledger
@@ -22,8 +23,21 @@ from holdfast.runs import Run, refuse_used
 STRICT_POLICY = 'max_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\n'
 
 
+SAID: list[str] = []  # what clients say at home
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    SAID.clear()
+    monkeypatch.setattr("holdfast.absence.feddig.tell_home", lambda folder, text: SAID.append(text))
+
+
 def words(made: dict[str, torch.Tensor]) -> str:
-    return bytes(made["none"].numpy()).decode() if made.keys() == {"none"} else "released"
+    """What a client says of its digest at home; outside it only ever says a code."""
+    if made.keys() != {"none"}:
+        return "released"
+    assert bytes(made["none"].numpy()).decode() in SENTENCES
+    return SAID[-1]
 
 
 def here(tmp_path: Path, policy: str | None = STRICT_POLICY) -> Path:
@@ -167,15 +181,13 @@ def test_a_policy_needs_a_folder_for_its_ledger(tmp_path: Path) -> None:
 
 def test_a_refused_client_sends_its_update_without_a_digest_and_the_record_says_why(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text('max_epsilon = 2.0\ndelta = 1e-5\nmodes = ["moments"]')
+    policy.write_text('max_epsilon = 2.0\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false')
     absence = {"name": "feddig", "mode": "moments", "epsilon": 3.0, "policy": str(policy)}
     history = run(experiment(absence=absence, rounds=2, scenario="none"), tmp_path / "out")
     first = history.records[0]
     assert sorted(first.weights) == [0, 1, 2]  # all updates counted
     assert len(first.notes) == 3
-    assert (
-        "client 1's digest is refused: there is none (policy: this release would bring the total to" in first.notes[1]
-    )
+    assert f"client 1's digest is refused: there is none ({SENTENCES['budget']})" in first.notes[1]
     assert history.state is not None
     assert not history.state.digests
 
@@ -186,18 +198,18 @@ def test_one_client_of_three_refuses(tmp_path: Path) -> None:
     held = Run.create(tmp_path / "out", asked)  # the run's folder is there before its client says what it allows
     held.close()
     folder.mkdir(parents=True)
-    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []")
+    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []\nprotect_updates = false")
     history = resume(tmp_path / "out")
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 1]
-    assert "mode 'moments' is not allowed (allowed: none)" in history.records[0].notes[0]
+    assert SENTENCES["mode"] in history.records[0].notes[0]
 
 
 def test_policies_may_lie_in_the_runs_folder_before_it_is_started(tmp_path: Path) -> None:
     folder = tmp_path / "out" / "clients" / "0002"
     folder.mkdir(parents=True)
-    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []")
-    (tmp_path / "out" / POLICY).write_text(STRICT_POLICY)
+    (folder / POLICY).write_text("max_epsilon = 1.0\ndelta = 1e-5\nmodes = []\nprotect_updates = false")
+    (tmp_path / "out" / POLICY).write_text(STRICT_POLICY + "protect_updates = false")
     history = run(experiment(rounds=1, scenario="none"), tmp_path / "out")
     assert history.state is not None
     assert sorted(history.state.digests) == [0, 1]

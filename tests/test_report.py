@@ -45,6 +45,20 @@ def test_the_headline_says_who_kept_and_who_fell(tmp_path: Path) -> None:
     ]
 
 
+def test_a_crash_and_a_refusal_are_not_a_leaving_and_a_lost_class_is_named(tmp_path: Path) -> None:
+    died = {0: "its worker process died (signal 11)", 1: "failed in job 'train' of round 1: OSError: gone"}
+    crashed = make_run(tmp_path / "a", [judged(t, 0.4, absent=died) for t in range(3)])
+    assert told(crashed) == ["FedAvg kept 40.0 % with the jobs of up to 2 of 2 clients failing."]
+    refused = {0: "sent a message that was refused: its loss is 'x', not a number"}
+    odd = make_run(tmp_path / "b", [judged(t, 0.4, absent=refused, refused={1: "nan"}) for t in range(3)])
+    assert "left" not in told(odd)[0]
+    assert "with up to 1 of 2 clients' updates refused" in told(odd)[0]
+    mixed = [judged(t, 0.4, absent={0: "is not connected", 1: "failed in job 'train'"}) for t in range(3)]
+    assert "when 1 of 2 clients left and with the jobs of up to 1" in told(make_run(tmp_path / "c", mixed))[0]
+    lost = make_run(tmp_path / "d", [judged(0, 0.4, class_accuracy=[0.6, 0.0, 0.6])])
+    assert told(lost) == ["FedAvg reached 40.0 % with everybody present. Class one is at 0 %."]
+
+
 def test_the_headline_means_over_seeds(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(seed), [judged(0, 0.6 + 0.2 * seed)], seed=seed) for seed in (0, 1)]
     assert told(*runs) == ["FedAvg reached 70.0 % with everybody present."]

@@ -17,6 +17,7 @@ from holdfast.core import State
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.failures import SENTENCES
 from holdfast.play import resume, run
 from holdfast.round import Record
 from holdfast.runs import History, Run
@@ -129,13 +130,15 @@ def test_a_damaged_memory_is_named_and_the_client_starts_with_an_empty_one(damag
     damage(stopped / "clients" / "0001" / "000003.safetensors")
     history = resume(stopped)
     (note,) = history.records[4].notes
-    assert note.startswith("the memory of round 4 is damaged; set aside as ")
-    assert note.endswith("000003.safetensors.damaged; client 1 starts with an empty one")
+    assert note == f"client 1: {SENTENCES['memory-lost']}"
+    said = (stopped / "failures.log").read_text()
+    assert said.startswith("the memory of round 4 is damaged; set aside as ")
+    assert said.rstrip().endswith("000003.safetensors.damaged; client 1 starts with an empty one")
 
 
 def test_a_missing_memory_is_named(stopped: Path) -> None:
     shutil.rmtree(stopped / "clients" / "0002")
-    assert notes(resume(stopped)) == "the memory of round 4 is gone; client 2 starts with an empty one"
+    assert notes(resume(stopped)) == f"client 2: {SENTENCES['memory-lost']}"
 
 
 def test_a_damaged_manifest_line_costs_the_file_it_names_and_nothing_else(stopped: Path, reference: History) -> None:

@@ -136,13 +136,13 @@ def test_nonsense_about_backdoors_is_ignored_with_the_rest_of_the_report() -> No
     fine = {"accuracies": {"2": 0.6}, "patches": {"2": 0.4}}
     federation = Answers({0: fine, 1: {**fine, "patches": {"2": math.nan}}, 2: {"accuracies": {"0": 0.5}}})
     tested = {0: [2], 1: [2], 2: [0]}
-    reports = ask_testers(federation, [0, 1, 2], {}, tested, 4, "help", 9, patches=True)  # type: ignore[arg-type]
+    reports = ask_testers(federation, [0, 1, 2], {}, tested, 4, patches=True)  # type: ignore[arg-type]
     assert reports.told == {0: {2: 0.6}, 2: {0: 0.5}}
     assert reports.innocence == {0: {2: 0.4}}  # client 2 has no images, or keeps silent
     assert reports.notes == ["tester 1 is ignored: it reports nan for client 2, which is no accuracy"]
-    quiet = ask_testers(federation, [0], {}, tested, 4, "help", 9)  # type: ignore[arg-type]
+    quiet = ask_testers(federation, [0], {}, tested, 4)  # type: ignore[arg-type]
     assert quiet.innocence == {}
-    assert ["patches" in message.scalars for message in federation.asked] == [True] * 3 + [False]
+    assert not any(message.scalars for message in federation.asked)  # what to test follows from the experiment
 
 
 def test_liars_lie_about_backdoors_too() -> None:

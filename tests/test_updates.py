@@ -19,6 +19,7 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.client import Client, perform
 from holdfast.core import Message, Reply, pack, unpack
 from holdfast.errors import HoldfastError
+from holdfast.failures import SENTENCES
 from holdfast.learning.settings import Learning
 from holdfast.models import weights_of
 from holdfast.plan import make_plan
@@ -318,7 +319,8 @@ def test_a_client_beyond_its_policy_is_absent_with_the_reason(tmp_path: Path) ->
     assert [sorted(record.weights) for record in history.records[:2]] == [[0, 1, 2]] * 2
     last = history.records[-1]
     assert sorted(last.absent) == [0, 1, 2]
-    assert "above max_epsilon = 2.5" in last.absent[0]
+    assert SENTENCES["budget"] in last.absent[0]
+    assert "above max_epsilon = 2.5" in (tmp_path / "out" / "failures.log").read_text()
     for id in range(3):
         ledger = read_ledger(tmp_path / "out" / "clients" / f"{id:04d}" / LEDGER)
         assert 1.5 < ledger.epsilon(DELTA) <= 2.5
@@ -344,7 +346,8 @@ def test_a_run_whose_replies_are_lost_as_well_gets_no_fresh_budget(tmp_path: Pat
         shutil.rmtree(kept)
     again = resume(tmp_path / "out")
     assert all(sorted(record.absent) == [0, 1, 2] for record in again.records)
-    assert "4 releases have used up epsilon 3" in again.records[0].absent[0]
+    assert SENTENCES["budget"] in again.records[0].absent[0]
+    assert "4 releases have used up epsilon 3" in (tmp_path / "out" / "failures.log").read_text()
 
 
 def forget(folder: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,22 @@ def test_only_this_machine_and_only_the_page(tmp_path: Path) -> None:
             pass
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address, timeout=2)
+
+
+def test_connections_are_few_and_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.report.watch.MOST", 3)
+    monkeypatch.setattr("holdfast.report.watch.Handler.timeout", 1.0)
+    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    with serve(folder, open_browser=False) as address, ExitStack() as stack:
+        port = int(address.rstrip("/").rsplit(":", 1)[1])
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(4)]
+        assert silent[3].recv(1) == b""  # one too many: turned away
+        assert [one.recv(1) for one in silent[:3]] == [b""] * 3  # nothing asked in time: hung up
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert answer.status == 200
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as endless:
+            endless.sendall(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n")
+            assert b"414" in endless.recv(100)
 
 
 def test_a_damaged_folder_is_said_not_hidden(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from holdfast.context import Context, Owner
 from holdfast.core import Reply, State, Tensors, Update, pack, unpack
 from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
+from holdfast.failures import tell_home
 from holdfast.files import Unwritable
 from holdfast.learning.local import Sent, learn
 from holdfast.learning.loop import train
@@ -89,6 +90,10 @@ class FedDig(ReleaseOptions, Nothing):
         return replace(self, policy=named)
 
     @property
+    def protects(self) -> bool:
+        return self.mode != "paper"
+
+    @property
     def gentleness(self) -> float:
         """The server step's share of the clients' learning rate: samples are new each round, so small steps add up."""
         return (GENTLE if self.mode == "moments" else 1.0) if self.server_lr is None else self.server_lr
@@ -106,6 +111,7 @@ class FedDig(ReleaseOptions, Nothing):
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
+            tell_home(owner.memory.folder, f"the digest of client {owner.id} in round {round + 1}: {error}")
             return excuse_of(error)
 
     # At the moderator -------------------------------------------------------------------------------------------

@@ -25,6 +25,11 @@ class Nothing:
 
     needs_features: ClassVar[bool] = False  # whether the model must read encoded features
 
+    @property
+    def protects(self) -> bool:
+        """Whether what leaves with it carries a promise of privacy."""
+        return False
+
     def begin(self, context: Context) -> Tensors:
         """The moderator's memory before round 1."""
         return {}

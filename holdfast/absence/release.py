@@ -30,12 +30,13 @@ from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal, code_of, sentence_of
 from holdfast.files import Damaged, Store
 from holdfast.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Grid
-from holdfast.privacy.house import house_of, let_out
+from holdfast.privacy.house import check_delta, house_of, let_out
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moments import scales_for
 from holdfast.privacy.noise import Source, system
@@ -52,7 +53,7 @@ COMPACT = {  # how a digest travels, by the bits of a feature
     "4": Compact("int4", compress=True),
 }
 EPSILON = 3.0  # of the strict modes where none is named
-LONGEST_EXCUSE = 500  # bytes
+LONGEST_EXCUSE = 50  # bytes
 TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
 
@@ -69,6 +70,7 @@ class ReleaseOptions:
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once
     mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"
     delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
@@ -125,13 +127,19 @@ def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Ten
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
-    shelf = None if folder is None or not noisy(options) else Shelf(folder / "releases", f"{period:06d}.safetensors")
+    house = house_of(folder, options.policy)
+    # Asked again, a real site must not mix its records anew: several mixtures of the same records undo each other.
+    at_site = house.ledger is not None and house.ledger.parent != folder
+    keeps = folder is not None and (noisy(options) or at_site)
+    shelf = Shelf(folder / "releases", f"{period:06d}.safetensors") if folder is not None and keeps else None
     if shelf is not None and (kept := shelf.read()):
         return kept
+    if options.mode != "paper" and not options.large_delta:
+        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     generator = rng(owner.seed, round, owner.id, "digest")
     sealed, claim = make_release(options, owner.about, features, labels, generator, system())
     what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
-    let_out(house_of(folder, options.policy), claim, what)
+    let_out(house, claim, what)
     if shelf is not None:
         shelf.write(sealed)
     return sealed
@@ -173,8 +181,9 @@ def make_release(
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
         return seal_moments(made, about.task, about.encoder), made.claim
     if 0 < len(y) < options.spd:
-        raise HoldfastError(
-            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd."
+        raise Refusal(
+            "few",
+            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd.",
         )
     mixed = strict_mix(options, z, y, about.classes, generator, source)
     claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
@@ -199,9 +208,10 @@ def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> No
     """Refuse moments that so few records cannot give, before anything is spent: how many there are is public."""
     needed = math.ceil(fewest(scales_for(epsilon, delta, width)[0]))
     if records < needed:
-        raise HoldfastError(
+        raise Refusal(
+            "few",
             f"moment digest: {records} records are fewer than its noise needs of a single class ({needed}); nothing "
-            "was released or spent: raise epsilon, or choose another mode."
+            "was released or spent: raise epsilon, or choose another mode.",
         )
 
 
@@ -287,7 +297,7 @@ def claim_of(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: i
 
 def receive_one(options: ReleaseOptions, context: Context, client: int, samples: int, sealed: Tensors) -> None:
     """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
-    digest = opened(options, context, client, sealed)
+    digest = opened(options, context, client, sealed, most_rows(options, samples, context.bench.about.classes))
     if options.mode == "moments":
         check_moments(digest, "moment digest", samples)
     else:
@@ -295,14 +305,12 @@ def receive_one(options: ReleaseOptions, context: Context, client: int, samples:
 
 
 def check_rows(options: ReleaseOptions, about: About, digest: Digest, samples: int) -> None:
-    """Refuse rows that no honest client with so many samples can have: too many, or too long."""
+    """Refuse rows that no honest client with so many samples can have: mixed otherwise, or too long."""
     if digest.spd != options.spd or digest.samples > samples:
         raise HoldfastError(
             f"digest: it mixes {digest.samples} samples by {digest.spd}, but the client has {samples} and the run "
             f"mixes by {options.spd}."
         )
-    if len(digest) > (most := most_rows(options, samples, about.classes)):
-        raise HoldfastError(f"digest: it has {len(digest)} rows where {samples} samples make {most} at most.")
     longest = float(digest.features.flatten(1).norm(dim=1).max())
     if longest > (bound := longest_row(options, about)):
         raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
@@ -344,12 +352,12 @@ def noise_length(options: ReleaseOptions, feature_shape: tuple[int, ...], classe
     return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
 
 
-def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors) -> Any:
-    """A client's release, checked and unpacked: once, not in every round that it is in force."""
+def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors, rows: int | None = None) -> Any:
+    """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
     kept = context.bench.opened.get(client)
     if kept is None or kept[0] is not sealed:
         moments = options.mode == "moments"
-        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed))
+        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed, rows))
         context.bench.opened[client] = kept
     return kept[1]
 
@@ -430,7 +438,7 @@ def open_moments_for(options: ReleaseOptions, context: Context, sealed: Tensors)
     return open_moments(sealed, expected, "moment digest")
 
 
-def open_for(context: Context, sealed: Tensors) -> Digest:
+def open_for(context: Context, sealed: Tensors, rows: int | None = None) -> Digest:
     """A mixed digest that fits this run, or a sentence why it does not."""
     refuse_excuse(sealed)
     about = context.bench.about
@@ -440,15 +448,16 @@ def open_for(context: Context, sealed: Tensors) -> Digest:
         encoder=about.encoder,
         classes=about.classes,
         feature_shape=about.feature_shape,
+        rows=rows,
     )
 
 
 def refuse_excuse(sealed: Tensors) -> None:
     if sealed.keys() == {"none"}:
-        excuse = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
-        raise HoldfastError(f"there is none ({excuse})")
+        code = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+        raise HoldfastError(f"there is none ({sentence_of(code)})")
 
 
 def excuse_of(error: HoldfastError) -> Tensors:
-    """What a client sends in place of a digest: why there is none."""
-    return {"none": torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)}
+    """What a client sends in place of a digest: the code of why there is none."""
+    return {"none": torch.frombuffer(bytearray(code_of(error).encode()), dtype=torch.uint8)}

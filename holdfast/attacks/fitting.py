@@ -81,7 +81,7 @@ def _unheard(attack: Any, experiment: Experiment) -> str | None:
     if experiment.trust.name == "auto":
         return "the algorithm's own weights ask no testers; choose a trust rule that does."
     rule = choose(TRUSTS, experiment.trust, "trust")
-    return None if rule.asks_clients else f"trust '{experiment.trust}' asks no testers."
+    return None if rule.testing(0) is not None else f"trust '{experiment.trust}' asks no testers."
 
 
 def refuse_without_effect(experiment: Experiment) -> None:

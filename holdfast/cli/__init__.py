@@ -13,7 +13,7 @@ from rich.console import Console
 
 from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
-from holdfast.cli.flower import flower_app
+from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
 from holdfast.errors import HoldfastError
 
@@ -48,33 +48,48 @@ def run(
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run \\[default: runs/NAME-TIME].")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live in the browser.")] = False,
+    allow_failures: AllowFailures = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Run an experiment and leave a folder with all that it wrote."""
     from holdfast.cli.running import run_file
 
-    run_file(file, set or [], out, json, watch)
+    run_file(file, set or [], out, json, watch, allow_failures)
 
 
 @app.command(rich_help_panel=RUNS)
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run that was stopped.")],
+    allow_failures: AllowFailures = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Go on with a run where it stopped; the result is the same to the bit."""
     from holdfast.cli.running import resume_folder
 
-    resume_folder(folder, json)
+    resume_folder(folder, json, allow_failures)
 
 
 @app.command(rich_help_panel=RUNS)
 def compare(
-    method: Annotated[str, typer.Option(help="algorithm[+absence][+trust][+protect], comma-separated.")] = "fedavg",
-    scenario: Annotated[str, typer.Option(help="Who is away when, comma-separated.")] = "none,sequential",
-    attack: Annotated[str, typer.Option(help="What hostile clients do, comma-separated.")] = "none",
-    attackers: Annotated[int, typer.Option(help="How many clients are hostile, where an attack is named.")] = 0,
-    seed: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0",
-    file: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Take all other keys from here.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="algorithm\\[+absence]\\[+trust]\\[+protect], comma-separated \\[default: the file's, else fedavg]."
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Who is away when, comma-separated \\[default: the file's, else none,sequential]."),
+    ] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="What hostile clients do, comma-separated \\[default: the file's].")
+    ] = None,
+    attackers: Annotated[int | None, typer.Option(help="How many are hostile \\[default: the file's].")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds, comma-separated \\[default: the file's, else 0].")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Take all other keys from here, but algorithm, absence and trust."),
+    ] = None,
     task: Annotated[str | None, typer.Option(help="See `holdfast tasks` \\[default: fashion-mini].")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients \\[default: 4].")] = None,
@@ -89,8 +104,10 @@ def compare(
 
     given = {"task": task, "data": data, "clients": clients, "partition": partition, "rounds": rounds}
     changes = [f"{key}={value}" for key, value in given.items() if value is not None]
-    conditions = Conditions(scenario, attack, attackers, seed)
-    compare_methods(method, conditions, file, [*changes, *(set or [])], out, json)
+    changes += set or []
+    if scenario is None and file is None and not any(change.startswith("scenario") for change in changes):
+        scenario = "none,sequential"
+    compare_methods(method, Conditions(scenario, attack, attackers, seed), file, changes, out, json)
 
 
 @app.command(rich_help_panel=LOOK)

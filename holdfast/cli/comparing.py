@@ -29,16 +29,16 @@ from holdfast.runs import History, Run
 
 @dataclass(frozen=True)
 class Conditions:
-    """What every method is put through: comma-separated lists."""
+    """What every method is put through: comma-separated lists; none: as the file says."""
 
-    scenarios: str = "none"
-    attacks: str = "none"
-    attackers: int = 0
-    seeds: str = "0"
+    scenarios: str | None = None
+    attacks: str | None = None
+    attackers: int | None = None
+    seeds: str | None = None
 
 
 def compare_methods(
-    methods: str, conditions: Conditions, file: Path | None, changes: list[str], out: Path | None, as_json: bool
+    methods: str | None, conditions: Conditions, file: Path | None, changes: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Run every combination and show what came of it."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
@@ -72,27 +72,35 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
         print_json({"rows": rows})
         return
     for history in histories:
-        for line in [*happenings(history.records), *suspicions(history.records)]:
+        for line in [*happenings(history.records), *suspicions(history.records), *history.failures]:
             console.print(f"[yellow]note[/] {history.experiment.method}, {situation(history.experiment)}: {line}")
     console.print(table(histories, backdoors))
     console.print(f"Runs, results.json and curves.png are in [bold]{out}[/]")
 
 
-def combinations(methods: str, conditions: Conditions, file: Path | None, changes: Sequence[str]) -> list[Experiment]:
+def combinations(
+    methods: str | None, conditions: Conditions, file: Path | None, changes: Sequence[str]
+) -> list[Experiment]:
     base = (load(file, changes) if file else from_changes(changes)).as_json()
-    attacks = split_choices(conditions.attacks)
+    scenarios = [base["scenario"]] if conditions.scenarios is None else split_choices(conditions.scenarios)
+    attacks = [base["attack"]] if conditions.attacks is None else split_choices(conditions.attacks)
     if conditions.attackers and attacks == ["none"]:
         raise HoldfastError("--attackers says how many clients are hostile; --attack must say what they do.")
-    hostile: dict[str, object] = {} if attacks == ["none"] else {"attackers": conditions.attackers}
-    experiments = []
-    for scenario, attack, method, seed in product(
-        split_choices(conditions.scenarios), attacks, split_choices(methods), conditions.seeds.split(",")
-    ):
-        chosen = {**with_method(base, method, changes), "scenario": scenario, "seed": seed.strip()}
-        if hostile:
-            chosen |= {"attack": attack, "attackers": 0 if attack == "none" else conditions.attackers}
-        experiments.append(from_table(chosen))
-    return experiments
+    attackers = base["attackers"] if conditions.attackers is None else conditions.attackers
+    seeds = [base["seed"]] if conditions.seeds is None else conditions.seeds.split(",")
+    chosen = [None] if methods is None else split_choices(methods)
+    return [
+        from_table(
+            {
+                **(base if method is None else with_method(base, method, changes)),
+                "scenario": scenario,
+                "attack": attack,
+                "attackers": 0 if attack == "none" else attackers,
+                "seed": seed,
+            }
+        )
+        for scenario, attack, method, seed in product(scenarios, attacks, chosen, seeds)
+    ]
 
 
 def split_choices(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.privacy.house import House
     from holdfast.tasks import Samples
 
+log = logging.getLogger("holdfast")
 digest_app = typer.Typer(
     help="Make and look at digests, which stand in for a client that is away.", no_args_is_help=True
 )
@@ -58,6 +60,9 @@ def make_command(
         float | None, typer.Option(help="True epsilon \\[default: 3]; mode paper: nominal \\[default: no noise].")
     ] = None,
     delta: Annotated[float, typer.Option(help="Of the modes with a promise; 0: Laplace noise.")] = 1e-5,
+    large_delta: Annotated[
+        bool, typer.Option("--large-delta", help="Insist on a delta above 1e-3 or 1 / records: it promises little.")
+    ] = False,
     size: Annotated[int, typer.Option(help="The paper's S, in the noise scale tau / (S epsilon).")] = 20_000,
     bits: Annotated[str, typer.Option(help="Of each feature: 32, 16, 8, 6 or 4.")] = "8",
     json: Json = False,
@@ -66,7 +71,7 @@ def make_command(
     recipe = Recipe(
         task, data, samples_of, encoder, spd, strategy, weights, remainder, epsilon, size, bits, mode, delta
     )
-    make(recipe, out, policy)
+    make(recipe, out, policy, large_delta)
     show(out, json)
 
 
@@ -98,11 +103,12 @@ class Recipe:
     delta: float = 1e-5
 
 
-def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
+def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: bool = False) -> int:
     """Write the digest of a recipe, and say how many bytes it has; the order of mixing is the system's chance."""
     from holdfast.absence.feddig import COMPACT
     from holdfast.encoders import make_encoder
     from holdfast.files import make_folder, write_file
+    from holdfast.privacy.house import check_delta
 
     if out.exists():
         raise HoldfastError(f"{out} exists; remove it, or name another file with --out.")
@@ -113,6 +119,8 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None) -> int:
     encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
     prepare = mix if recipe.mode == "paper" else release
     content, claim = prepare(recipe, task, classes, samples, encoder)
+    if not large_delta:
+        check_delta(claim.delta, len(samples), "--delta", "--large-delta")
     house = keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
     if recipe.mode == "moments":
         refuse_useless(content, claim, house)
@@ -186,12 +194,14 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
 
 
 def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> House:
-    """Enter the digest in the house's ledger, or refuse it; it lies beside the policy, wherever the digest goes."""
-    from holdfast.privacy.house import beside, house_of, let_out
+    """Enter the digest in the house's ledger, or refuse it; that lies beside the policy, else beside the digest."""
+    from holdfast.privacy.house import LEDGER, House, beside, house_of, let_out
 
     house = beside(policy or house_of(out.parent).policy)
-    if house.policy is not None:
-        let_out(house, claim, what)
+    if house.policy is None:
+        house = House(None, out.absolute().parent / LEDGER)
+        log.warning("No policy says what may leave, so everything may; what does is entered in %s.", house.ledger)
+    let_out(house, claim, what)
     return house
 
 
@@ -205,7 +215,7 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
         open_moments(safetensors.torch.load(content), where="moment digest")
     except HoldfastError as error:
         spent = f"epsilon {claim.epsilon_total:.4g} was spent"
-        where = "though no policy keeps a ledger" if house.ledger is None else f"and is entered in {house.ledger}"
+        where = f"and is entered in {house.ledger}"
         raise HoldfastError(f"{error} No file was written, but {spent} on finding this out, {where}.") from None
 
 

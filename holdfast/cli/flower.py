@@ -26,6 +26,9 @@ flower_app = typer.Typer(
 )
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the experiment.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: anybody may read and join.")]
+AllowFailures = Annotated[
+    bool, typer.Option("--allow-failures", help="Exit code 0 also where nobody trained or the model learnt nothing.")
+]
 WARNING = "[yellow]insecure[/] no TLS and no keys: whoever reaches the port can read what is sent, and join."
 
 
@@ -37,9 +40,11 @@ def up(
     insecure: Insecure = False,
     enough: Annotated[int, typer.Option(help="Close a round when so many have answered; 0: wait for all.")] = 0,
     half: Annotated[str, typer.Option(help="float16 on the wire: none, updates or both.")] = "none",
+    allow_failures: AllowFailures = False,
     set: Set = None,
 ) -> None:
     """Try an experiment on Flower: SuperLink, SuperNodes and the run on this machine, taken down at the end."""
+    from holdfast.cli.running import end_with
     from holdfast.engines.flower.local import local
     from holdfast.engines.flower.moderator import check_enough, read_settings
     from holdfast.engines.flower.sites import usual_names
@@ -56,8 +61,9 @@ def up(
     with local(out, usual_names(experiment.clients), secure=not insecure) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
         here.begin(app, out=str(out / "run"), enough=enough, half=half)
-        follow(console, here, experiment, out / "run")
+        failed = follow(console, here, experiment, out / "run")
     console.print("Everything is down again.")
+    end_with(failed and not allow_failures)
 
 
 @flower_app.command()
@@ -189,8 +195,8 @@ def experiment_in(app: Path) -> Path:
     return next(iter(app.glob("*/experiment.toml")), app / "experiment.toml")
 
 
-def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> None:
-    """Show each round as it is written down, until the run ends, and say what it came to."""
+def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> bool:
+    """Show each round as it is written down, until the run ends, and say what it came to; true if it failed."""
     from holdfast.cli.running import Live, conclude
     from holdfast.runs import History, Run
 
@@ -206,7 +212,9 @@ def follow(console: Console, here: Local, experiment: Experiment, folder: Path) 
             time.sleep(0.5 if running else 0)
     if not (folder / "model.safetensors").exists():
         raise HoldfastError(f"The run did not finish: {last_line(here.log('moderator'))}")
-    conclude(console, History(experiment, Run.open(folder).records()), time.perf_counter() - start, folder)
+    history = History(experiment, Run.open(folder).records())
+    conclude(console, history, time.perf_counter() - start, folder)
+    return bool(history.failures)
 
 
 def last_line(log: Path) -> str:

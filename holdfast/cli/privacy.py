@@ -36,7 +36,11 @@ def report_command(
         typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),
     ] = None,
 ) -> None:
-    """Tell what leaves a client truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger."""
+    """Tell what leaves a client truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger.
+
+    The exit code is 0 for PASS alone.
+    """
+    from holdfast.cli.running import FAILED
     from holdfast.files import write_file
     from holdfast.play import one_thread
     from holdfast.privacy.findings import as_json, examine
@@ -52,10 +56,12 @@ def report_command(
         write_file(out, as_html(findings).encode())
     if json:
         typer.echo(json_text.dumps(as_json(findings), allow_nan=False))
-        return
-    typer.echo(as_text(findings), nl=False)
-    if out is not None:
-        Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{out}[/]")
+    else:
+        typer.echo(as_text(findings), nl=False)
+        if out is not None:
+            Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{out}[/]")
+    if findings.verdict != "PASS":
+        raise typer.Exit(FAILED)
 
 
 @privacy_app.command("plan")

@@ -15,21 +15,38 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
+from holdfast.core import by_scenario
 from holdfast.experiment import Experiment, load
+from holdfast.failures import LOG
+from holdfast.outcome import rounds_text
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
+from holdfast.report.story import class_names
+from holdfast.report.words import lost_classes
 from holdfast.round import Record
 from holdfast.runs import History, Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def run_file(file: Path, changes: Iterable[str], out: Path | None, as_json: bool, watched: bool = False) -> None:
+FAILED = 3  # exit code of what was done to its end and came to nothing
+
+
+def run_file(
+    file: Path, changes: Iterable[str], out: Path | None, as_json: bool, watched: bool = False, allow: bool = False
+) -> None:
     experiment = load(file, changes)
     refuse_without_effect(experiment)
     out = out or Path("runs") / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with live_page(out, as_json) if watched else nullcontext():
-        show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
+        failed = show(lambda watch: play(experiment, out, watch), experiment, out, 0, as_json)
+    end_with(failed and not allow)
+
+
+def end_with(failed: bool) -> None:
+    """End with an exit code that says so where a run failed."""
+    if failed:
+        sys.exit(FAILED)
 
 
 @contextmanager
@@ -42,15 +59,17 @@ def live_page(folder: Path, as_json: bool) -> Iterator[None]:
         yield
 
 
-def resume_folder(folder: Path, as_json: bool) -> None:
+def resume_folder(folder: Path, as_json: bool, allow: bool = False) -> None:
     run = Run.open(folder)
-    show(lambda watch: resume_run(folder, watch), run.experiment, folder, len(run.records()), as_json)
+    done = len(run.records())
+    failed = show(lambda watch: resume_run(folder, watch), run.experiment, folder, done, as_json)
+    end_with(failed and not allow)
 
 
 def show(
     go: Callable[[Callable[[Record], None]], History], experiment: Experiment, out: Path, done: int, as_json: bool
-) -> None:
-    """Play a run under a live display and say what it came to."""
+) -> bool:
+    """Play a run under a live display and say what it came to; true if it failed."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     start = time.perf_counter()
     with Live(console, experiment.rounds, done) as live:
@@ -61,14 +80,19 @@ def show(
             sys.exit(130)
     if as_json:
         print_json({**summary(history, backdoor_rate(history)), "folder": str(out)})
-        return
-    conclude(console, history, time.perf_counter() - start, out)
+        tell_failures(console, history)
+    else:
+        conclude(console, history, time.perf_counter() - start, out)
+    return bool(history.failures)
 
 
 def conclude(console: Console, history: History, seconds: float, out: Path) -> None:
     """The closing lines of a run: what happened, who is suspected, what it came to."""
     for line in [*happenings(history.records), *suspicions(history.records)]:
         console.print(f"[yellow]note[/] {escape(line)}")
+    tell_failures(console, history)
+    if lost := lost_classes(history.records[-1], class_names(Run.open(out), history.records)):
+        console.print(f"[yellow]note[/] {escape(lost)}")
     experiment = history.experiment
     asked = "" if experiment.selection.name == "all" else f", {experiment.selection} asked in each round"
     console.print(
@@ -77,7 +101,14 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     )
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
+    if (out / LOG).exists():
+        console.print(f"What went wrong at clients, in full: {out / LOG}", markup=False)
     console.print(f"Everything it wrote is in {out}", markup=False)
+
+
+def tell_failures(console: Console, history: History) -> None:
+    for failure in history.failures:
+        console.print(f"[bold red]Failed:[/] {escape(failure)}")
 
 
 def summary(history: History, backdoor: float | None) -> dict[str, object]:
@@ -91,6 +122,7 @@ def summary(history: History, backdoor: float | None) -> dict[str, object]:
         "backdoor_success": backdoor,
         "final_accuracy": history.final_accuracy,
         "accuracy": history.accuracy,
+        "failures": history.failures,
         "seconds": history.seconds,
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
@@ -109,21 +141,12 @@ def happenings(records: Iterable[Record]) -> list[str]:
         for client, why in record.refused.items():
             seen.setdefault(f"client {client}'s update was refused: {why}", []).append(record.round)
         for client, why in record.absent.items():
-            if not why.startswith("away ("):
+            if not by_scenario(why):
                 seen.setdefault(f"client {client} {why}", []).append(record.round)
         for note in record.notes:
             seen.setdefault(note, []).append(record.round)
     lines = [f"{what} (round {rounds_text(rounds)})" for what, rounds in seen.items()]
     return [*lines[:12], f"... and {len(lines) - 12} more in rounds.jsonl"] if len(lines) > 12 else lines
-
-
-def rounds_text(rounds: list[int]) -> str:
-    """Rounds as people count them, from 1.
-
-    >>> rounds_text([0]), rounds_text([4, 5, 7])
-    ('1', '5 and 2 later')
-    """
-    return f"{rounds[0] + 1}" if len(rounds) == 1 else f"{rounds[0] + 1} and {len(rounds) - 1} later"
 
 
 def spark(values: list[float], width: int = 24) -> str:

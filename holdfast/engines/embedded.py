@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,14 @@ from holdfast.engines.arena import Arena, Packer
 from holdfast.engines.worker import ARENA, STOP, work
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
+from holdfast.failures import absence, write_down
 
 log = logging.getLogger("holdfast")
+CRASHES = [-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)]
+
+
+class Crashed(HoldfastError):
+    """A worker process died of its own computation before it was ready."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,11 @@ class Embedded:
             hello = json.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
             end(worker, 0.5)
+            if worker.process.exitcode in CRASHES:
+                raise Crashed(
+                    f"A worker process crashed at its first batch ({ending(worker)}); if the model is your own, look "
+                    "at it with workers = 0."
+                ) from None
             raise HoldfastError(
                 f"A worker process ended at its start ({ending(worker)}); set workers = 0 to find out why. (A script "
                 'whose own objects the experiment names must start it under `if __name__ == "__main__":`.)'
@@ -181,9 +193,8 @@ class Embedded:
         first = worker.pending.pop(0)
         place, message, worker.since = first.place, first.message, time.monotonic()
         if "error" in letter:
-            log.debug("client %s failed in round %s:\n%s", message.client, message.round, letter["trace"])
-            reason = f"failed in job {message.job!r} of round {message.round + 1}: {letter['error']}"
-            return {place: Absent(message.client, reason)}
+            write_down(self._folder, message, letter["trace"])
+            return {place: absence(message, letter["error"])}
         tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
         with suppress(OSError):
             worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again

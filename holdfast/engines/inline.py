@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from holdfast.client import Client, perform
 from holdfast.core import Absent, Message, Reply
+from holdfast.failures import absence, code_of, full_text, write_down
 from holdfast.files import Unwritable
-
-log = logging.getLogger("holdfast")
 
 
 class Inline:
     """A federation of clients in this process."""
 
-    def __init__(self, clients: Mapping[int, Client]) -> None:
-        self._clients = clients
+    def __init__(self, clients: Mapping[int, Client], folder: Path | None = None) -> None:
+        self._clients, self._folder = clients, folder
 
     @property
     def clients(self) -> Sequence[int]:
@@ -34,6 +33,5 @@ class Inline:
         except Unwritable:  # the run's own disk: to go on without this client could not be resumed
             raise
         except Exception as error:
-            log.debug("client %s failed in round %s", message.client, message.round, exc_info=True)
-            reason = f"failed in job {message.job!r} of round {message.round + 1}: {type(error).__name__}: {error}"
-            return Absent(message.client, reason)
+            write_down(self._folder, message, full_text(error))
+            return absence(message, code_of(error))

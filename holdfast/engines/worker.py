@@ -7,9 +7,8 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +20,11 @@ from holdfast.client import Client, perform
 from holdfast.core import Message, Reply
 from holdfast.engines.arena import Arena, Packer
 from holdfast.experiment import from_table
+from holdfast.failures import code_of, full_text
 from holdfast.files import Unwritable
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.models import has_convolutions
 from holdfast.plan import make_plan
 
 ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
@@ -54,7 +57,18 @@ def load(experiment: str, folder: Path | None, ids: list[int]) -> dict[int, Clie
     """This worker's clients, with one workbench model for all of them."""
     plan = make_plan(from_table(json.loads(experiment)))
     model = plan.model()
-    return {id: plan.client(id, model, folder) for id in ids}
+    clients = {id: plan.client(id, model, folder) for id in ids}
+    if plan.layout != "plain" and has_convolutions(model):
+        try_first_batch(clients[ids[0]])
+    return clients
+
+
+def try_first_batch(client: Client) -> None:
+    """Train on one batch and forget it: if torch crashes on this layout, the worker dies before it says "ready"."""
+    few = client.train.take(torch.arange(min(client.learning.batch_size, len(client.train))))
+    with suppress(Exception), torch.random.fork_rng(devices=[]):  # what is merely raised, the first job tells
+        train(client.model, few, replace(client.learning, epochs=1), torch.Generator(), TaskLoss(client.loss))
+    client.model.zero_grad()
 
 
 def serve(pipe: Connection, clients: dict[int, Client]) -> None:
@@ -76,8 +90,7 @@ def serve(pipe: Connection, clients: dict[int, Client]) -> None:
             except Unwritable as error:  # the run's own disk: to go on without this client could not be resumed
                 outbox.send_words({"unwritable": str(error)})
             except Exception as error:  # whatever else a client's job raises is that client's absence
-                text = f"{type(error).__name__}: {error}"
-                outbox.send_words({"error": text, "trace": traceback.format_exc()})
+                outbox.send_words({"error": code_of(error), "trace": full_text(error)})
             else:
                 outbox.send(parcel)
         outbox.wait()

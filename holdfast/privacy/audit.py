@@ -56,7 +56,7 @@ class Audit:
         shown = f"the attack shows epsilon >= {self.lower:.3g} (it could show {self.cap:.3g} at most)"
         if math.isinf(self.claimed):
             return f"No epsilon is claimed, so none can be refuted; {shown}."
-        return f"{'PASS' if self.passed else 'FAIL'}: {shown}; claimed {self.claimed:.4g}."
+        return f"{'not refuted' if self.passed else 'REFUTED'}: {shown}; claimed {self.claimed:.4g}."
 
 
 def scores(kind: Kind, difference: Array, scale: Array | float, noise: Array) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, brief
 from holdfast.privacy.noise import SEEDED
 
 REPLACE_ONE = "replace one record"
@@ -67,13 +67,30 @@ class Claim:
         } | {"notes": list(self.notes)}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Claim:
+    def from_json(cls, fields: object) -> Claim:
+        """The claim that as_json wrote; anything of another form is refused."""
+        if not isinstance(fields, Mapping):
+            raise HoldfastError(f"claim: expected its fields, got {brief(fields)}.")
         values: dict[str, Any] = {name: math.inf if value == "infinite" else value for name, value in fields.items()}
         known = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(cls)}
         odd = (values.keys() - known.keys()) | {name for name, needed in known.items() if needed and name not in values}
         if odd:
             raise HoldfastError(f"claim: the fields {', '.join(sorted(odd))} are missing or not known.")
+        for field in dataclasses.fields(cls):
+            if field.name in values and not _fits(values[field.name], str(field.type)):
+                raise HoldfastError(f"claim: {field.name} is {brief(fields[field.name])}, which makes no sense.")
         return cls(**{**values, "notes": tuple(values.get("notes", ()))})
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a value from JSON is of the kind that a field is declared to be; numbers are never negative."""
+    if kind == "str":
+        return isinstance(value, str)
+    if kind.startswith("tuple"):
+        return isinstance(value, list) and all(isinstance(note, str) for note in value)
+    if isinstance(value, bool) or not isinstance(value, int if kind == "int" else int | float):
+        return False
+    return 0 <= value <= 2**53 or (isinstance(value, float) and value > 0)
 
 
 def paper(

@@ -18,19 +18,12 @@ from holdfast.privacy.accounting import compose
 from holdfast.privacy.audit import Audit
 from holdfast.privacy.canary import Finding, Record, audit_release, tell_apart, worst_pair
 from holdfast.privacy.canary_updates import attack_updates
+from holdfast.privacy.channels import Channel, channels_of, federation_channels
 from holdfast.privacy.noise import SEEDED, Source
 from holdfast.privacy.reconstruct import Seen, attacks_on
 from holdfast.privacy.subject import Subject
 from holdfast.tasks import Samples
 
-OPEN_UPDATES = (
-    "Updates of the model, which a client sends in every round with its training loss: they are not protected by what "
-    "its digest promises."
-)
-NOT_COVERED = (
-    "Accuracies that a client reports when it tests a model, at the end of a round or for FedTest: they leave exactly.",
-    "That the client takes part, how many records it trains on, and how long that takes.",
-)
 MOST_RECORDS = 500  # of the owner's that are attacked
 SHOWN = 8  # reconstructions shown beside their originals
 INDEX_DIGESTS = 20
@@ -52,18 +45,30 @@ class Findings:
     def verdict(self) -> str:
         """FAIL only where an attack did better than its own claim allows, each at 99 % confidence.
 
-        Where it is not known what a client has released, nothing is guaranteed.
+        Where a channel is open, or it is not known what a client has released, nothing is guaranteed.
         """
         if not claim_holds(self):
             return "NO GUARANTEE"
         audited = all(audit.passed for audit in self.audits.values())
         if not audited or any(member.better_than_predicted for member in self.members):
             return "FAIL"
-        return "NO GUARANTEE" if self.subject.unread else "PASS"
+        return "NO GUARANTEE" if self.subject.unread or self.in_state("open") else "PASS"
+
+    @property
+    def channels(self) -> list[Channel]:
+        return channels_of(self.subject)
+
+    def in_state(self, state: str) -> list[Channel]:
+        return [channel for channel in self.channels if channel.state == state]
 
     @property
     def epsilon_total(self) -> float:
-        """Over all releases of the client that has released most, or over the planned ones where none is entered."""
+        """Of all that leaves: infinite while any channel is open."""
+        return math.inf if self.in_state("open") else self.epsilon_protected
+
+    @property
+    def epsilon_protected(self) -> float:
+        """Of what is protected, over all releases of the client that has released most, or over the planned ones."""
         spent = [account.spent for account in self.subject.accounts if account.counts]
         planned = self.subject.planned
         if not spent and len(planned) > 1:
@@ -84,8 +89,10 @@ class Findings:
         return max(claim.delta for claim in self.subject.planned)
 
     @property
-    def not_covered(self) -> tuple[str, ...]:
-        return NOT_COVERED if self.subject.updates else (OPEN_UPDATES, *NOT_COVERED)
+    def not_covered(self) -> list[str]:
+        """What no promise covers; beside a digest's file, whatever a federation would send."""
+        channels = federation_channels(self.subject) if self.subject.kind == "digest" else self.channels
+        return [channel.says for channel in channels if channel.state != "protected"]
 
 
 def claim_holds(findings: Findings) -> bool:
@@ -201,6 +208,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "epsilon_labels": claim.epsilon_labels,
         "epsilon_release": claim.epsilon_total,
         "epsilon_updates": findings.epsilon_updates,
+        "epsilon_protected": findings.epsilon_protected,
         "epsilon_total": findings.epsilon_total,
         "delta": claim.delta,
         "guarantee": claim.guarantee,
@@ -211,7 +219,8 @@ def as_json(findings: Findings) -> dict[str, Any]:
         **{name: getattr(claim, name) for name in ("noise", "scale", "sensitivity", "grid", "clip", "spd")},
         "entropy": findings.entropy if claim.mode != "paper" else claim.entropy,
         "notes": list(claim.notes),
-        "not_covered": list(findings.not_covered),
+        "channels": [asdict(channel) for channel in findings.channels],
+        "not_covered": findings.not_covered,
         "updates": None if updates is None else {**updates.claim.as_json(), "rounds": updates.rounds},
         "audits": {name: {**asdict(one), "passed": one.passed} for name, one in findings.audits.items()},
         "accounts": [{**asdict(account), "left": account.left} for account in subject.accounts],

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal
 from holdfast.files import make_folder
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.ledger import MODES, Ledger, Policy, check, read_ledger, read_policy, spend
@@ -21,6 +21,7 @@ from holdfast.privacy.ledger import MODES, Ledger, Policy, check, read_ledger, r
 POLICY = "privacy.toml"
 LEDGER = "privacy-ledger.json"
 SITE = "identity.json"  # what a real site keeps in its folder
+LARGEST_DELTA = 1e-3
 LEVELS = 3  # clients/NNNN -> clients -> the run, or a site's experiment -> the site
 
 
@@ -60,14 +61,25 @@ def beside(policy: Path | None) -> House:
     return House(policy, None if policy is None else policy.parent / LEDGER)
 
 
+def check_delta(delta: float, records: int, where: str, insist: str) -> None:
+    """Refuse a delta that promises nothing: with delta = 1 / records, to publish one record whole would keep it."""
+    if delta > (most := min(LARGEST_DELTA, 1 / max(1, records))):
+        raise Refusal(
+            "delta",
+            f"{where}: {delta:g} is above {most:.2g}, the lesser of {LARGEST_DELTA:g} and 1 / {records} records, so it "
+            f"promises little; lower it, or insist with {insist}.",
+        )
+
+
 def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
     """Enter a release in the ledger, or refuse it; only after this returns may the release leave."""
     policy = house.read_policy(claim.delta)
     if house.ledger is None:
         if house.policy is not None:
-            raise HoldfastError(
+            raise Refusal(
+                "ledger",
                 f"policy {house.policy}: what is released cannot be entered in a ledger, as the run has no folder; "
-                "nothing was released: give the run a folder."
+                "nothing was released: give the run a folder.",
             )
         check(policy, Ledger(), claim, series)
         return

@@ -12,8 +12,8 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,15 +21,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.errors import HoldfastError, nearest
+from holdfast.errors import HoldfastError, brief, nearest
+from holdfast.failures import Refusal
 from holdfast.files import write_file
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
+from holdfast.tables import read_table
 
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
+EXACT = ("test", "evaluate")  # jobs whose answers leave as they are, with no noise
 MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
 
 
@@ -41,18 +44,33 @@ class Policy:
     delta: float
     modes: tuple[str, ...]
     min_spd: int = 1
-    protect_updates: bool = False  # whether updates may leave only with noise
+    protect_updates: bool | None = None  # whether updates may leave only with noise; none: where epsilon is limited
+    open: tuple[str, ...] = ()  # jobs that answer with exact accuracies although epsilon is limited
 
     def __post_init__(self) -> None:
         if not self.max_epsilon > 0:
-            raise HoldfastError(f"policy: max_epsilon must be positive (inf allows all), got {self.max_epsilon!r}.")
+            raise Refusal("policy", f"policy: max_epsilon must be positive (inf allows all), got {self.max_epsilon!r}.")
         if not 0 <= self.delta < 1:
-            raise HoldfastError(f"policy: delta must lie between 0 and 1, got {self.delta!r}.")
+            raise Refusal("policy", f"policy: delta must lie between 0 and 1, got {self.delta!r}.")
         if self.min_spd < 1:
-            raise HoldfastError(f"policy: min_spd must be at least 1, got {self.min_spd!r}.")
+            raise Refusal("policy", f"policy: min_spd must be at least 1, got {self.min_spd!r}.")
         for mode in self.modes:
             if mode not in MODES:
-                raise HoldfastError(f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
+                raise Refusal("policy", f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
+        for job in self.open:
+            if job not in EXACT:
+                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, EXACT)}")
+        if self.protect_updates is None:
+            object.__setattr__(self, "protect_updates", self.limited)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a bound on epsilon."""
+        return self.max_epsilon < math.inf
+
+    def refuses(self, job: str) -> bool:
+        """Whether a job is refused because its answer would not be covered by the bound on epsilon."""
+        return self.limited and job in EXACT and job not in self.open
 
 
 @dataclass(frozen=True)
@@ -78,55 +96,64 @@ class Ledger:
 def read_policy(path: Path) -> Policy:
     """A policy from its TOML file; an unknown or missing key is an error."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HoldfastError(f"policy {path}: it cannot be read ({error}); nothing is released.") from None
+        table = read_table(path)
+    except HoldfastError as error:
+        raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
+    kinds["open"] = list
     for key, value in table.items():
         if key not in kinds:
-            raise HoldfastError(f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
+            raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
         if not isinstance(value, kinds[key]) or isinstance(value, bool) != (kinds[key] is bool):
-            raise HoldfastError(f"policy {path}: {key} has the wrong type: {value!r}.")
+            raise Refusal("policy", f"policy {path}: {key} has the wrong type: {brief(value)}.")
     for field in dataclasses.fields(Policy):
         if field.default is dataclasses.MISSING and field.name not in table:
-            raise HoldfastError(f"policy {path}: {field.name} is missing; say what may leave the house.")
-    if not all(isinstance(mode, str) for mode in table["modes"]):
-        raise HoldfastError(f"policy {path}: modes must be a list of names, got {table['modes']!r}.")
-    numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+            raise Refusal("policy", f"policy {path}: {field.name} is missing; say what may leave the house.")
+    for key in ("modes", "open"):
+        if not all(isinstance(name, str) for name in table.get(key, [])):
+            raise Refusal("policy", f"policy {path}: {key} must be a list of names.")
+    try:
+        numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
+    except OverflowError:
+        raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
     more = {key: table[key] for key in ("min_spd", "protect_updates") if key in table}
-    return Policy(modes=tuple(table["modes"]), **numbers, **more)
+    return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), **numbers, **more)
 
 
 def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> float:
     """The total epsilon after this release, or a refusal before anything leaves."""
     if claim.mode not in policy.modes:
         allowed = ", ".join(policy.modes) or "none"
-        raise HoldfastError(f"policy: mode {claim.mode!r} is not allowed (allowed: {allowed}); nothing was released.")
+        text = f"policy: mode {claim.mode!r} is not allowed (allowed: {allowed}); nothing was released."
+        raise Refusal("mode", text)
     if claim.entropy == SEEDED:
-        raise HoldfastError(
-            "policy: noise from a seed protects nobody; nothing was released, use the system's entropy."
+        raise Refusal(
+            "mode", "policy: noise from a seed protects nobody; nothing was released, use the system's entropy."
         )
     if 0 < claim.spd < policy.min_spd:
-        raise HoldfastError(
+        raise Refusal(
+            "mixing",
             f"policy: some digest mixes {claim.spd} record{'s' if claim.spd > 1 else ''}, fewer than min_spd = "
-            f"{policy.min_spd}; nothing was released."
+            f"{policy.min_spd}; nothing was released.",
         )
     if series:
         before = [entry.claim for entry in ledger.entries if entry.series == series]
         if compose([*before, claim], claim.delta) > claim.epsilon_nominal:
-            raise HoldfastError(
+            raise Refusal(
+                "budget",
                 f"ledger: {len(before)} releases have used up epsilon {claim.epsilon_nominal:g} at delta "
-                f"{claim.delta:g}, which was promised for all of them; nothing was released."
+                f"{claim.delta:g}, which was promised for all of them; nothing was released.",
             )
     after = compose([*(entry.claim for entry in ledger.entries), claim], policy.delta)
     if not ledger.entries and claim.delta <= policy.delta:
         after = min(after, claim.epsilon_total)  # it holds as it stands, without the accountant's margin for rounding
     if after > policy.max_epsilon:
-        raise HoldfastError(
+        raise Refusal(
+            "budget",
             f"policy: this release would bring the total to epsilon {after:.4g} at delta {policy.delta:g}, above "
             f"max_epsilon = {policy.max_epsilon:g} ({ledger.epsilon(policy.delta):.4g} is spent already); "
-            "nothing was released."
+            "nothing was released.",
         )
     return after
 
@@ -152,27 +179,38 @@ def read_ledger(path: Path) -> Ledger:
     if not path.exists():
         if counted or (counted is None and _used(path)):
             entered = f"{counted} releases were" if counted else "its count is gone with it and a release was"
-            raise HoldfastError(
-                f"ledger {path}: it is missing although {entered} entered; nothing is released until it is put back."
+            raise Refusal(
+                "ledger",
+                f"ledger {path}: it is missing although {entered} entered; nothing is released until it is put back.",
             )
         return Ledger()  # also after a crash before the first entry: a release leaves only once it is counted
     try:
         content = json.loads(path.read_bytes())
         body = {"schema": content["schema"], "entries": content["entries"]}
         whole = set(content) == {*body, "sha256"} and content["sha256"] == _digest(body)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         whole = False
-    if not whole or body["schema"] != SCHEMA:
-        raise HoldfastError(f"ledger {path}: it is damaged; nothing is released until a whole copy is put back.")
-    entries = tuple(
-        Entry(e["what"], e["when"], Claim.from_json(e["claim"]), e.get("series", "")) for e in body["entries"]
-    )
+    damaged = f"ledger {path}: it is damaged; nothing is released until a whole copy is put back."
+    if not whole or body["schema"] != SCHEMA or not isinstance(body["entries"], list):
+        raise Refusal("ledger", damaged)
+    try:
+        entries = tuple(map(_entry, body["entries"]))
+    except (HoldfastError, KeyError, TypeError, AttributeError):
+        raise Refusal("ledger", damaged) from None
     if counted is None or len(entries) < counted:
-        raise HoldfastError(
+        raise Refusal(
+            "ledger",
             f"ledger {path}: it has {len(entries)} entries but {_beside(path).name} counts {counted}; nothing is "
-            "released until the newest copy of both is put back."
+            "released until the newest copy of both is put back.",
         )
     return Ledger(entries)
+
+
+def _entry(line: dict[str, Any]) -> Entry:
+    words = (line["what"], line["when"], line.get("series", ""))
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError
+    return Entry(words[0], words[1], Claim.from_json(line["claim"]), words[2])
 
 
 def _write(path: Path, ledger: Ledger) -> None:
@@ -198,11 +236,12 @@ def _beside(path: Path) -> Path:
 def _counted(path: Path) -> int | None:
     """Entries the ledger must have; None if there never was a ledger."""
     try:
-        return int(_beside(path).read_text(encoding="ascii"))
+        with open(_beside(path), encoding="ascii") as file:
+            return int(file.read(20))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        raise HoldfastError(f"ledger {path}: {_beside(path).name} is damaged; nothing is released.") from None
+        raise Refusal("ledger", f"ledger {path}: {_beside(path).name} is damaged; nothing is released.") from None
 
 
 def _lock(path: Path) -> Path:
@@ -216,8 +255,8 @@ def _used(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise HoldfastError(
-            f"ledger {path}: {_lock(path).name} cannot be read ({error.strerror}); nothing is released."
+        raise Refusal(
+            "ledger", f"ledger {path}: {_lock(path).name} cannot be read ({error.strerror}); nothing is released."
         ) from None
 
 
@@ -227,7 +266,9 @@ def _locked(path: Path) -> Iterator[IO[str]]:
     try:
         file = open(_lock(path), "a", encoding="ascii")  # noqa: SIM115 - closed below, which also unlocks
     except OSError as error:
-        raise HoldfastError(f"ledger {path}: it cannot be locked ({error.strerror}); nothing was released.") from None
+        raise Refusal(
+            "ledger", f"ledger {path}: it cannot be locked ({error.strerror}); nothing was released."
+        ) from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file

@@ -96,7 +96,7 @@ def moments_claim(epsilon: float, delta: float, k: int, source: Source) -> Claim
             "Features and labels are released together: one epsilon covers both.",
             f"Two stages, the second around the first's means, with noise of {float(scales.sums_2):.4g} steps; "
             "epsilon is that of both.",
-            "The number of records is not released exactly; under this adjacency it is not protected either.",
+            "The number of records is public under this adjacency; in a federation it leaves exactly.",
         ),
     )
 

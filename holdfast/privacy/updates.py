@@ -29,13 +29,13 @@ import safetensors.torch
 
 from holdfast.compact import bytes_of
 from holdfast.core import Message, Reply
-from holdfast.errors import HoldfastError
+from holdfast.failures import Refusal
 from holdfast.files import Damaged, Store, read_metadata, save_tensors
 from holdfast.privacy import claim as claims
 from holdfast.privacy.accounting import steps_epsilon
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.house import house_of, let_out
-from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.house import check_delta, house_of, let_out
+from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.steps import GRID, Noisy
 
@@ -58,6 +58,7 @@ class DpSgd:
 
     epsilon: float = 3.0  # over all planned rounds
     delta: float = 1e-5
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # the most that one record's gradient counts
     policy: str | None = None  # a policy file for clients that have none of their own
 
@@ -91,6 +92,8 @@ class Guard:
     def admit(self, client: Client, round: int, source: Source | None = None) -> Noisy:
         """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise."""
         source = source or system()
+        if not self.options.large_delta:
+            check_delta(self.options.delta, len(client.train), "protect.delta", "large_delta = true")
         claim = self.claim(len(client.train), client.learning, source)
         what = f"update of {client.about.task or 'the model'}, client {client.id}, round {round + 1}"
         let_out(house_of(client.memory.folder, self.options.policy), claim, what, f"{self.series}/{client.id}")
@@ -163,13 +166,13 @@ class Kept:
         except Damaged:
             return None
         about = read_metadata(data)
-        if about["asked"] != _asked(message):
+        if about["asked"] != hash_of(message):
             return None
         return Reply(message.client, safetensors.torch.load(data), json.loads(about["scalars"]))
 
     def write(self, message: Message, reply: Reply) -> Reply:
         if self._folder is not None:
-            about = {"asked": _asked(message), "scalars": json.dumps(reply.scalars)}
+            about = {"asked": hash_of(message), "scalars": json.dumps(reply.scalars)}
             Store(self._folder).write(_name(message), save_tensors(reply.tensors, about))
             for path in self._folder.glob("*.safetensors"):  # too old, or answers to what this reply makes void
                 if not message.round - self._keep < int(path.stem) <= message.round:
@@ -181,7 +184,7 @@ def _name(message: Message) -> str:
     return f"{message.round:06d}.safetensors"
 
 
-def _asked(message: Message) -> str:
+def hash_of(message: Message) -> str:
     """SHA-256 of all that a message says."""
     found = hashlib.sha256(json.dumps([message.client, message.round, message.job, message.scalars]).encode())
     for name, tensor in sorted(message.tensors.items()):
@@ -190,11 +193,19 @@ def _asked(message: Message) -> str:
     return found.hexdigest()
 
 
+def policy_of(client: Client) -> Policy | None:
+    """The policy that a client keeps to, if there is one."""
+    options = client.absence if client.guard is None else client.guard.options
+    house = house_of(client.memory.folder, getattr(options, "policy", None))
+    return None if house.policy is None else house.read_policy(0.0)
+
+
 def refuse_unprotected(client: Client) -> None:
     """Refuse an update without noise where the client's policy insists on it."""
-    house = house_of(client.memory.folder, getattr(client.absence, "policy", None))
-    if house.policy is not None and house.read_policy(0.0).protect_updates:
-        raise HoldfastError(
-            f"policy {house.policy}: updates must be protected and this experiment's are not; no update leaves: ask "
-            "for protect = 'dp-sgd'."
+    policy = policy_of(client)
+    if policy is not None and policy.protect_updates:
+        raise Refusal(
+            "unprotected",
+            "policy: updates must be protected and this experiment's are not; no update leaves: ask for protect = "
+            "'dp-sgd', or say protect_updates = false in the policy.",
         )

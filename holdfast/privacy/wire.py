@@ -29,6 +29,7 @@ SCHEMA = "holdfast-moments/2"
 OLD = "holdfast-moments/1"
 PARTS = ("counts", "means", "radii", "owner", "strong", "shared")
 BEYOND = 10.0  # deviations of the noise: an honest client is refused less often than once in 10^20 digests
+MOST_NUMBERS = 1 << 24  # in a moment digest: room for 4,000 features
 AGAIN = "ask the client to make it again"
 LIMIT = 10_900  # bytes of a release
 LEAST_SHARED = 2_500  # bytes that the shared second moment may always take
@@ -203,6 +204,8 @@ def read_manifest(text: torch.Tensor, where: str) -> dict[str, Any]:
         raise HoldfastError(f"{where}: it is a moment digest of an earlier form, which is no longer read; {AGAIN}.")
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise HoldfastError(f"{where}: it has no manifest of schema {SCHEMA!r}; {AGAIN}.")
+    if not all(isinstance(manifest.get(name), str) for name in ("task", "encoder", "sha256")):
+        raise HoldfastError(f"{where}: its manifest does not say what it was made for; {AGAIN}.")
     return manifest
 
 
@@ -218,7 +221,7 @@ def is_moments(tensors: Tensors) -> bool:
 def _sizes(manifest: Mapping[str, Any], where: str) -> tuple[int, int, list[int], int]:
     """Classes, features, the classes that it trusts, and strong directions, as the manifest has them."""
     classes, k, trusted, directions = (manifest.get(n) for n in ("classes", "features", "trusted", "directions"))
-    if not (type(classes) is int and type(k) is int and 0 < classes <= 1 << 16 and 0 < k <= 1 << 16):
+    if not (type(classes) is int and type(k) is int and classes > 0 and k > 0 and k * (k + classes) <= MOST_NUMBERS):
         raise HoldfastError(f"{where}: its manifest has no proper numbers of classes and features; {AGAIN}.")
     if not isinstance(trusted, list) or trusted != sorted({c for c in trusted if type(c) is int and 0 <= c < classes}):
         raise HoldfastError(f"{where}: its manifest does not say which classes it trusts; {AGAIN}.")

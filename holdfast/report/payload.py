@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.attacks.adversary import choose_hostile
+from holdfast.core import by_scenario
 from holdfast.report.privacy import privacy_words
 from holdfast.report.story import Story
 from holdfast.report.words import headline, labels, situation
@@ -129,7 +130,7 @@ def happenings(records: Sequence[Record]) -> list[dict[str, Any]]:
         told: list[tuple[str, int | None, str]] = [("note", None, note) for note in record.notes]
         told += [("suspected", client, why) for client, why in record.suspects.items()]
         told += [("refused", client, why) for client, why in record.refused.items()]
-        told += [("absent", c, why) for c, why in record.absent.items() if not why.startswith("away (")]
+        told += [("absent", c, why) for c, why in record.absent.items() if not by_scenario(why)]
         for kind, client, why in told:
             key = (kind, client, re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", why))
             _, rounds = found.get(key, ("", []))

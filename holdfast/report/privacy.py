@@ -16,6 +16,10 @@ from holdfast.privacy.updates import PROTECTIONS, DpSgd
 from holdfast.report.story import Story
 
 UPDATES = "Updates of the model left each client that was heard; they carry no formal guarantee."
+EXACTLY = (
+    "Besides, the accuracies that clients report, their number of records, their notes{} leave exactly: nothing "
+    "protects them, so over all that left epsilon is infinite."
+)
 
 
 def privacy_words(story: Story) -> list[str]:
@@ -25,15 +29,15 @@ def privacy_words(story: Story) -> list[str]:
     """
     protect = choose(PROTECTIONS, story.experiment.protect, "protect")
     if not isinstance(protect, DpSgd):
-        return [UPDATES, *digest_words(story)]
-    return [update_words(protect, story.experiment.rounds), *digest_words(story), *ledger_words(story, protect)]
+        return [UPDATES, *digest_words(story), EXACTLY.format(", training losses and buffers")]
+    told = [update_words(protect, story.experiment.rounds), *digest_words(story), *ledger_words(story, protect)]
+    return [*told, EXACTLY.format(" and buffers")]
 
 
 def update_words(protect: DpSgd, rounds: int) -> str:
     return (
         f"Updates of the model left with noise (DP-SGD): those of a client over all {rounds} planned rounds are "
-        f"({protect.epsilon:g}, {protect.delta:g})-differentially private: {REPLACE_ONE}. Accuracies that clients "
-        "report leave exactly."
+        f"({protect.epsilon:g}, {protect.delta:g})-differentially private: {REPLACE_ONE}."
     )
 
 

@@ -24,6 +24,8 @@ from holdfast.report.story import is_run, read_story
 
 LOOK = 0.3  # seconds between two looks at the folder
 BREATH = 10.0  # seconds after which an idle stream says that it is alive
+MOST = 32  # connections at a time; a browser that is turned away asks again
+IDLE = 30.0  # seconds for a request to arrive, and for a page to take what it is sent
 PATIENCE = 15.0  # seconds without a new round before a run can be taken for stopped
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class Folder:
 
 class Handler(BaseHTTPRequestHandler):
     """Answers two questions: the page, and what is new."""
+
+    timeout = IDLE
 
     def __init__(self, folder: Folder, *args: Any) -> None:
         self.folder = folder
@@ -127,12 +131,38 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
+class Server(ThreadingHTTPServer):
+    """A server that turns away whoever comes when it is busy: each connection takes a thread."""
+
+    daemon_threads = True
+    request_queue_size = MOST
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self._free = threading.Semaphore(MOST)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("A request failed", exc_info=True)  # whoever asked in another way than browsers do
+
+
 @contextmanager
 def serve(folder: Path | str, open_browser: bool = True, port: int = 0) -> Iterator[str]:
     """Serve the live page of a run (which may not have begun yet) on 127.0.0.1, and give its address."""
     watched = Folder(Path(folder))
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, watched))
+        server = Server(("127.0.0.1", port), partial(Handler, watched))
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else "there is no such port"
         raise HoldfastError(f"Cannot listen on 127.0.0.1, port {port}: {reason}; choose another --port.") from None
@@ -160,7 +190,7 @@ def has_stopped(run: Path) -> bool:
             return False
     starts = read_lines(run / "environment.jsonl")
     pid = starts[-1].get("pid") if starts else None
-    if not isinstance(pid, int):
+    if not isinstance(pid, int) or not 0 < pid < 1 << 31:
         return False
     try:
         os.kill(pid, 0)  # asks only whether it is there

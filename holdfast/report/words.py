@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from holdfast.choices import Choice
+from holdfast.core import not_there
 from holdfast.experiment import INDIFFERENT, Experiment
 from holdfast.report.story import Story
+from holdfast.round import Record
 
 NAMES = {
     "fedavg": "FedAvg",
@@ -118,6 +120,9 @@ def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
         second = f"{rival} {verbs[rival]}" if verbs[best] != verbs[rival] else rival
         text += f"; {second} {percent(final[rival])}"
     text += "."
+    last = methods[best][0].records[-1]
+    if lost := lost_classes(last, methods[best][0].class_names):
+        text += f" {lost}" if len(final) == 1 else f" With {best}, {lost[0].lower()}{lost[1:]}"
     if here[0][1].experiment.attack.name == "backdoor":
         text += " Accuracy does not show a backdoor: `holdfast compare` and `holdfast run` print how often it works."
     return final[best] - final[worst], text
@@ -142,23 +147,47 @@ def circumstance(stories: Sequence[Story]) -> str:
 
 
 def absence_in_words(stories: Sequence[Story]) -> str:
+    """Who left, whose jobs failed and whose updates were refused: three things that are not one another."""
     clients = max(story.experiment.clients for story in stories)
-    last = max(len(known_away(story)[-1]) for story in stories)
+    records = [record for story in stories for record in story.records]
     most = max(len(away) for story in stories for away in known_away(story))
-    hurt = max(len(record.refused) for story in stories for record in story.records)
-    if most == 0:
-        return "with everybody present" if hurt == 0 else f"with up to {hurt} of {clients} clients' updates refused"
-    ever = max(share_ever_back(story) for story in stories)
-    if last and not ever:
-        return f"when all {clients} clients left" if last == clients else f"when {last} of {clients} clients left"
-    return f"while up to {most} of {clients} clients were away"
+    failed = max(len(record.absent) - len(away_in(record)) for record in records)
+    hurt = max(len(record.refused) for record in records)
+    last = max(len(known_away(story)[-1]) for story in stories)
+    said = []
+    if most and last and not any(map(anybody_back, stories)):
+        said.append(f"when all {clients} clients left" if last == clients else f"when {last} of {clients} clients left")
+    elif most:
+        said.append(f"while up to {most} of {clients} clients were away")
+    if failed:
+        said.append(f"with the jobs of up to {failed} of {clients} clients failing")
+    if hurt:
+        said.append(f"with up to {hurt} of {clients} clients' updates refused")
+    return " and ".join(said) or "with everybody present"
 
 
-def share_ever_back(story: Story) -> float:
-    """The share of clients that were away and came back."""
-    away = known_away(story)
-    back = {client for before, now in pairwise(away) for client in before - now}
-    return len(back) / story.experiment.clients
+def away_in(record: Record) -> set[int]:
+    """Those who were not there; a client whose job crashed, or whose answer was refused, was."""
+    return {client for client, why in record.absent.items() if not_there(why)}
+
+
+def anybody_back(story: Story) -> bool:
+    """Whether a client that was away came back."""
+    return any(before - after for before, after in pairwise(known_away(story)))
+
+
+def lost_classes(record: Record, names: Sequence[str]) -> str:
+    """A sentence that names the classes of which the model gets none right; empty if there is none.
+
+    >>> from types import SimpleNamespace
+    >>> lost_classes(SimpleNamespace(class_accuracy=[0.0, None, 0.7]), ["coat", "bag", "shirt"])
+    'Class coat is at 0 %.'
+    """
+    lost = [c for c, accuracy in enumerate(record.class_accuracy or ()) if accuracy == 0]
+    if not lost:
+        return ""
+    told = [names[c] if c < len(names) else str(c) for c in lost]
+    return f"Classes {', '.join(told)} are at 0 %." if len(told) > 1 else f"Class {told[0]} is at 0 %."
 
 
 def known_away(story: Story) -> list[set[int]]:
@@ -166,7 +195,7 @@ def known_away(story: Story) -> list[set[int]]:
     found: list[set[int]] = []
     for record in story.records:
         before = found[-1] if found else set()
-        found.append({*record.absent, *(client for client in before if not record.was_asked(client))})
+        found.append({*away_in(record), *(client for client in before if not record.was_asked(client))})
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, nearest
 from holdfast.tasks import Samples, Task
+from holdfast.tasks.npz import names_in, read_arrays
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -28,34 +27,14 @@ class Array:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file: x_train, y_train, x_test, y_test and, if there, class_names; never a pickle."""
-    if not path.is_file():
-        raise HoldfastError(f"{path} does not exist; give the path of an npz file with the keys {', '.join(KEYS)}.")
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile):
-        raise HoldfastError(f"{path} is not a readable npz file; write it with numpy.savez_compressed.") from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise HoldfastError(f"{path} holds one array only; write it with numpy.savez_compressed and named keys.")
-    with file:
-        for key in KEYS:
-            if key not in file.files:
-                hint = nearest(key, file.files) if file.files else "it is empty"
-                raise HoldfastError(f"{path} has no key {key!r}; {hint}")
-        keys = [key for key in (*KEYS, "class_names") if key in file.files]
-        return {key: Array(_member(file, path, key), f"{path}, key {key}") for key in keys}
-
-
-def _member(file: Any, path: Path, key: str) -> NDArray[Any]:
-    try:
-        values: NDArray[Any] = file[key]
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error):
-            raise HoldfastError(
-                f"{path}, key {key}: holds Python objects, which are not read; save plain numbers or text."
-            ) from None
-        raise HoldfastError(f"{path}, key {key}: damaged ({error}); write or download the file again.") from None
-    return values
+    """The arrays of an npz file: x_train, y_train, x_test, y_test and, if there, class_names."""
+    found = read_arrays(path, (*KEYS, "class_names"), f"the keys {', '.join(KEYS)}")
+    for key in KEYS:
+        if key not in found:
+            there = names_in(path)
+            hint = nearest(key, there) if there else "it is empty"
+            raise HoldfastError(f"{path} has no key {key!r}; {hint}")
+    return {key: Array(values, f"{path}, key {key}") for key, values in found.items()}
 
 
 def task_from(name: str, arrays: dict[str, Array], class_names: tuple[str, ...] | None = None) -> Task:

@@ -7,11 +7,13 @@ import math
 import struct
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.errors import HoldfastError
+from holdfast.files import grows_too_much
 
 UNSIGNED_BYTES = 0x08  # the only kind of number that the image sets use
 
@@ -21,28 +23,32 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
     The header is 0, 0, the kind of number, the count of axes, and one 32-bit size for each axis.
     """
-    data = _bytes(path)
-    if len(data) < 4 or data[:2] != b"\0\0":
-        raise HoldfastError(f"{path} is not an idx file (it does not begin with two zero bytes); download it again.")
-    kind, axes = data[2], data[3]
-    if kind != UNSIGNED_BYTES or axes == 0:
-        raise HoldfastError(f"{path} holds idx numbers of kind {kind:#04x} on {axes} axes; expected bytes, kind 0x08.")
-    header = 4 + 4 * axes
-    if len(data) < header:
-        raise HoldfastError(f"{path} ends inside its header ({len(data)} bytes); download it again.")
-    shape = struct.unpack(f">{axes}I", data[4:header])
-    if len(data) - header != math.prod(shape):
-        raise HoldfastError(
-            f"{path} is damaged: its header says {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, "
-            f"but {len(data) - header} follow; download it again."
-        )
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
-
-
-def _bytes(path: Path) -> bytes:
-    """The file's content; compression is seen from the content, since downloads often lose the right ending."""
     try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        with open(path, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"  # seen from the content: downloads often lose the right ending
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            return _read(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise HoldfastError(f"{path} cannot be read ({error}); download it again.") from None
+
+
+def _read(file: IO[bytes], path: Path) -> NDArray[np.uint8]:
+    """What the header says, and not a byte more: a small file may unpack without end."""
+    head = file.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0":
+        raise HoldfastError(f"{path} is not an idx file (it does not begin with two zero bytes); download it again.")
+    kind, axes = head[2], head[3]
+    if kind != UNSIGNED_BYTES or not 0 < axes <= 4:
+        raise HoldfastError(f"{path} holds idx numbers of kind {kind:#04x} on {axes} axes; expected bytes, kind 0x08.")
+    lengths = file.read(4 * axes)
+    if len(lengths) < 4 * axes:
+        raise HoldfastError(f"{path} ends inside its header ({4 + len(lengths)} bytes); download it again.")
+    shape = struct.unpack(f">{axes}I", lengths)
+    said = f"its header says {' x '.join(map(str, shape))} = {math.prod(shape)} bytes"
+    if grows_too_much(path.stat().st_size, math.prod(shape)):
+        raise HoldfastError(f"{path} is damaged: {said}, far more than the file explains; download it again.")
+    data = file.read(math.prod(shape) + 1)
+    if len(data) != math.prod(shape):
+        found = f"{len(data)}" if len(data) < math.prod(shape) else "more"
+        raise HoldfastError(f"{path} is damaged: {said}, but {found} follow; download it again.")
+    return np.frombuffer(data, np.uint8).reshape(shape)

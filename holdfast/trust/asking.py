@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 import torch
 
 from holdfast.core import Absent, Federation, Message, Reply, Tensors, size
+from holdfast.errors import brief
 from holdfast.randomness import rng
 
 Manner = Literal["random", "rotating", "trusted"]
@@ -76,15 +76,13 @@ def ask_testers(
     tensors: Tensors,
     tested: Mapping[int, Sequence[int]],
     round: int,
-    measure: str,
-    most: int,
     patches: bool = False,
 ) -> Reports:
-    """Send the models to the testers (lines 6-9) and read their accuracies (lines 10-12)."""
-    about = {"measure": measure, "most": most} | ({"patches": True} if patches else {})
-    messages = [
-        Message(tester, round, "test", tensors, {"clients": list(tested[tester]), **about}) for tester in testers
-    ]
+    """Send the models to the testers (lines 6-9) and read their accuracies (lines 10-12).
+
+    What they measure, and on how many samples, they know from the experiment: see Trust.testing.
+    """
+    messages = [Message(tester, round, "test", tensors) for tester in testers]
     told: dict[int, dict[int, float]] = {}
     innocence: dict[int, dict[int, float]] = {}
     notes, up, down = [], 0, 0
@@ -125,7 +123,6 @@ def read_report(reply: Reply, asked: Sequence[int], key: str = "accuracies") -> 
         return "it reports on clients that it was not asked about", {}
     for client in asked:
         value = said[str(client)]
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not 0 <= value <= 1:
-            return f"it reports {str(value)[:40]} for client {client}, which is no accuracy", {}
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            return f"it reports {brief(value)} for client {client}, which is no accuracy", {}
     return "", {client: float(said[str(client)]) for client in asked}

@@ -18,7 +18,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 
@@ -28,7 +27,7 @@ from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_
 from holdfast.errors import HoldfastError
 from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
 from holdfast.trust.tester import test_tensors
-from holdfast.trust.weights import Hearing, Judgement, Trust, judgement
+from holdfast.trust.weights import Hearing, Judgement, Testing, Trust, judgement
 
 TESTERS = 5  # the paper's K
 LEAST_POWER, MOST_POWER = 1.0, 16.0
@@ -37,8 +36,6 @@ LEAST_POWER, MOST_POWER = 1.0, 16.0
 @dataclass(frozen=True)
 class FedTest(Trust):
     """Peers test each model; weights are the scores to the power of four (as published: lying testers break it)."""
-
-    asks_clients: ClassVar[bool] = True
 
     testers: int = TESTERS  # K; the usual five are all where there are fewer
     power: float = 4.0  # p
@@ -131,8 +128,12 @@ class FedTest(Trust):
         others = [client for client in clients if client not in testers]
         tested = {t: [c for c in (clients if self.cross_test else others) if c != t] for t in testers}
         testers = [tester for tester in testers if tested[tester]]
-        tensors = test_tensors(state.model, state.buffers, updates)
-        return ask_testers(federation, testers, tensors, tested, state.round, "accuracy", self.most)
+        sent = updates if self.cross_test else [update for update in updates if update.client in others]
+        tensors = test_tensors(state.model, state.buffers, sent)
+        return ask_testers(federation, testers, tensors, tested, state.round)
+
+    def testing(self, round: int) -> Testing:
+        return Testing("accuracy", self.most)
 
     def remember(self, accuracy: Mapping[int, float], testers: Sequence[int], memory: Tensors) -> Tensors:
         """Line 13: the scores with this round's accuracies in them."""

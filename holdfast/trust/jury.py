@@ -45,7 +45,7 @@ from holdfast.trust.merging import average_buffers, shortened, stacked, unflat
 from holdfast.trust.rows import norms_of
 from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors
-from holdfast.trust.weights import Hearing, Judgement, Trust, judgement
+from holdfast.trust.weights import Hearing, Judgement, Testing, Trust, judgement
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
@@ -59,7 +59,6 @@ HARDLY = 0.1  # a credibility that is said
 class Jury(Trust):
     """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
 
-    asks_clients: ClassVar[bool] = True
     doubts_digests: ClassVar[bool] = True
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
@@ -126,10 +125,16 @@ class Jury(Trust):
         testers = self.choose(updates, hearing.context, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        search = self.patches > 0 and state.round > 0 and state.round % self.patches == 0
         return testers, ask_testers(
-            hearing.federation, testers, tensors, tested, state.round, "help", self.most, search
+            hearing.federation, testers, tensors, tested, state.round, self.searches(state.round)
         )
+
+    def testing(self, round: int) -> Testing:
+        return Testing("help", self.most, self.searches(round))
+
+    def searches(self, round: int) -> bool:
+        """Whether peers look for backdoors in this round."""
+        return self.patches > 0 and round > 0 and round % self.patches == 0
 
     def choose(self, updates: Sequence[Update], context: Context, state: State) -> list[int]:
         """All peers in the first rounds; then some, drawn anew each round among those who are believed."""

@@ -24,6 +24,19 @@ def test_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) ->
 test_tensors.__test__ = False  # type: ignore[attr-defined]  # its name is no call for pytest
 
 
+def tested_in(tensors: Tensors, own: int) -> list[int]:
+    """The clients whose updates a question to testers holds, but for one's own.
+
+    >>> tested_in({"model/w": torch.ones(1), "delta/2/w": torch.ones(1), "delta/0/w": torch.ones(1)}, own=0)
+    [2]
+    """
+    if "order" in tensors:
+        found = [int(client) for client in tensors["order"].tolist()]
+    else:
+        found = sorted({int(name.split("/")[1]) for name in tensors if name.startswith("delta/")})
+    return [client for client in found if client != own]
+
+
 @torch.inference_mode()
 def accuracies(
     model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
@@ -44,10 +57,10 @@ def accuracies(
     return found
 
 
-def held_out(validation: Samples, train: Samples, most: int) -> Samples:
+def held_out(validation: Samples, train: Samples, most: int | None = None) -> Samples:
     """The samples that a tester tests on: those it does not train on, if it keeps any; at most so many."""
     samples = validation if len(validation) else train
-    return samples if len(samples) <= most else samples.take(torch.arange(most))
+    return samples if most is None or len(samples) <= most else samples.take(torch.arange(most))
 
 
 def classes_of(labels: Tensor) -> Tensor:

@@ -44,10 +44,18 @@ class Hearing:
 
 
 @dataclass(frozen=True)
+class Testing:
+    """What a rule asks testers in a round: known to everybody from the experiment, so that nobody can ask for more."""
+
+    measure: str  # see tester.MEASURES
+    most: int  # samples that a tester tests on
+    patches: bool = False  # whether testers look for backdoors too
+
+
+@dataclass(frozen=True)
 class Trust:
     """A rule that weighs updates."""
 
-    asks_clients: ClassVar[bool] = False  # whether it has clients test
     merges_updates: ClassVar[bool] = False  # whether it changes updates, or puts one in the place of all
     doubts_digests: ClassVar[bool] = False  # whether digests that the others contradict are set aside (FedDig)
     bounds_buffers: ClassVar[bool] = True  # whether running statistics far from the others' are clipped first
@@ -63,6 +71,10 @@ class Trust:
     def begin(self, clients: int) -> Tensors:
         """The rule's memory before round 1."""
         return {}
+
+    def testing(self, round: int) -> Testing | None:
+        """What clients may be asked to test in this round; a rule that asks nobody answers None."""
+        return None
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         """The weight of each update; `updates` is never empty and sorted by client."""

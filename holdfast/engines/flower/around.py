@@ -16,10 +16,10 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from holdfast.accept import MOST, brief, misfit, too_long
+from holdfast.accept import MOST, misfit, too_long
 from holdfast.core import Tensors
 from holdfast.engines.flower.mods import unseal
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, brief
 
 Settings = ConfigRecord
 FAR = 1e6  # the norm of a change that no training makes

@@ -8,6 +8,7 @@ words holds the rest: what each blob is made of, client, round, job, and the sca
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ SCHEMA = 1
 RAW = "holdfast.raw"
 BOUND = 1 << 30  # bytes of one message, unless the run says otherwise
 WORDS_BOUND = 1 << 22  # bytes of a message's JSON
+AXES = 16  # of a tensor, at most: with many more, torch fails
 HALVES = {"model", "server", "delta", "extra"}  # what may travel as float16: weights and changes of weights
 KINDS: dict[str, type] = {
     "schema": int,
@@ -157,11 +159,9 @@ def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
     tensors: Tensors = {}
     start = 0
     for name, dtype, shape, sent_as in entries:
-        count = 1
-        for length in shape:
-            count *= length
-        end = start + count * DTYPES[sent_as].itemsize
-        if end > len(data) or count * DTYPES[dtype].itemsize > bound or name in tensors:
+        end = start + math.prod(shape) * DTYPES[sent_as].itemsize
+        room = math.prod(max(1, length) for length in shape) * DTYPES[dtype].itemsize  # torch counts empty axes, too
+        if end > len(data) or room > bound or name in tensors:
             raise HoldfastError(f"{name} does not fit into the bytes of its group")
         sent = raw[start:end].clone().view(DTYPES[sent_as]).reshape(shape)
         tensors[name] = sent.to(DTYPES[dtype])
@@ -176,7 +176,8 @@ def fits(entry: object, group: str) -> bool:
     if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[i], str) for i in (0, 1, 3)):
         return False
     name, dtype, shape, sent_as = entry
-    whole = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
+    few = isinstance(shape, list) and len(shape) <= AXES
+    whole = few and all(type(length) is int and length >= 0 for length in shape)
     return (
         whole
         and name.partition("/")[0] == group

@@ -46,7 +46,8 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from holdfast.engines.flower.local import end_with_parent
 from holdfast.engines.flower.waits import NEAR, pace, shorten_app
-from holdfast.errors import HoldfastError
+from holdfast.errors import NOT_DONE, HoldfastError
+from holdfast.failures import SENTENCES
 
 log = logging.getLogger("holdfast")
 MOST = 0.5  # seconds between two looks for a task
@@ -120,9 +121,9 @@ class Executor:
             try:
                 reply = self._app(run, fab)(packet, context)
                 status = SubStatus.COMPLETED
-            except Exception as error:
-                log.exception("The app failed")
-                details = f"{type(error).__name__}: {error}"
+            except Exception:  # its text may quote the site's data, so it stays in the site's log
+                log.exception("%s the app failed", NOT_DONE)
+                details = SENTENCES["internal"]
                 reply = Packet(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=packet)
             push_message(client, reply, context)
         finally:

@@ -22,6 +22,7 @@ from holdfast.engines.flower.deadline import Deadline, median_of
 from holdfast.engines.flower.sites import Sites
 from holdfast.engines.flower.waits import MOST, pace
 from holdfast.errors import HoldfastError
+from holdfast.failures import sentence_of
 from holdfast.files import append_line
 
 log = logging.getLogger("holdfast")
@@ -145,6 +146,9 @@ class GridFederation:
             node = self._sites.node_of(client)
             if node is not None and node not in nodes:
                 self._sites.forget(node)
+        for node in [node for node in self._sites.refused if node not in nodes]:
+            self._sites.forget(node)
+        self._hellos = {number: (n, when) for number, (n, when) in self._hellos.items() if now - when < FORGET}
         for node, name in nodes.items():
             if self._sites.knows(node):
                 continue
@@ -181,9 +185,9 @@ class GridFederation:
             try:
                 said = decode(packet.content, 1 << 16)
                 if said.error:
-                    self._sites.refused[node] = said.error.rstrip(".")
+                    self._sites.refused[node] = sentence_of(said.error)
                 else:
-                    self._sites.claim(node, str(said.scalars.get("site")), str(said.scalars.get("token")))
+                    self._sites.claim(node, said.scalars.get("site"), said.scalars.get("token"))
             except HoldfastError as error:
                 self._sites.refused[node] = f"its greeting is not one: {error}"
             if node in self._sites.refused:

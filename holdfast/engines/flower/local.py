@@ -107,6 +107,9 @@ class Local:
         own = self.folder / "sites" / site
         make_folder(own)
         words = {"site": site, "folder": str(own.resolve()), **(config or {})}
+        if not superlink and "policy" not in words:  # a rehearsal on this machine: the experiment's own numbers count
+            (own / "rehearsal.toml").write_text("min_records = 0\n")
+            words["policy"] = str((own / "rehearsal.toml").resolve())
         security = ["--insecure"]
         if self.secure:
             security = ["--root-certificates", str(ca or self.keys / "ca.crt")]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,19 +17,31 @@ from torch import Tensor
 
 from holdfast.compact import Compact
 from holdfast.core import Tensors
-from holdfast.digests import make_digest, seal_digest
+from holdfast.digests import Digest, make_digest, seal_digest
+from holdfast.engines.flower.policy import carry_privacy, draw_token, read_site_policy
 from holdfast.engines.flower.site import name_of
 from holdfast.errors import HoldfastError
+from holdfast.failures import SENTENCES, Refusal
+from holdfast.mixing import surely_mixed
+from holdfast.privacy.claim import only_mixing
+from holdfast.privacy.house import house_of, let_out
 from holdfast.randomness import rng
 
-DIGEST, SITE, WANTED, TESTED = "holdfast-digest", "holdfast-site", "holdfast-have", "holdfast-test"
+log = logging.getLogger("holdfast")
+
+DIGEST, WANTED, TESTED = "holdfast-digest", "holdfast-have", "holdfast-test"
 ReadFeatures = Callable[[Context], tuple[Tensor, Tensor]]  # the site's features (n, ...) and whole-number labels (n,)
 
 
 def digest_mod(
     features: ReadFeatures, classes: int, *, spd: int = 4, encoder: str = "", seed: int = 0, bits: int = 8
 ) -> Mod:
-    """Adds the site's name to each train reply, and its digest when the moderator does not have it yet."""
+    """Adds the site's digest to a train reply when the moderator does not have it yet.
+
+    Such digests are mixed and carry no promise of privacy. Where the node config names a `folder` (and a `policy`, see
+    policy.py), that policy decides and what leaves is entered in the ledger there. Without a `folder` there is NEITHER
+    POLICY NOR LEDGER: every site that is asked sends its digest, and a warning says so once.
+    """
     compact = {8: Compact("int8"), 16: Compact("float16"), 32: Compact("float32")}.get(bits)
     if compact is None:
         raise HoldfastError(f"digest_mod: bits must be 8, 16 or 32, got {bits}.")
@@ -35,16 +51,55 @@ def digest_mod(
         asked = [record[WANTED] for record in packet.content.config_records.values() if WANTED in record]
         if not asked or not reply.has_content():
             return reply
-        site = site_of(context)
-        reply.content[SITE] = ConfigRecord({"site": site})
-        if site not in asked[0]:  # type: ignore[operator]
-            values, labels = features(context)
+        if str(context.node_id) not in asked[0]:  # type: ignore[operator]
+            site = site_of(context)
+            values, labels = read_safely(features, context)
             generator = rng(seed, -1, -1, f"digest of {site}")
             digest = make_digest(values, labels, classes, generator=generator, spd=spd, encoder=encoder)
-            reply.content[DIGEST] = seal(seal_digest(digest, compact))
+            if may_leave(digest, site, context):
+                reply.content[DIGEST] = seal(seal_digest(digest, compact))
         return reply
 
     return mod
+
+
+def read_safely(features: ReadFeatures, context: Context) -> tuple[Tensor, Tensor]:
+    """The site's features; Flower sends the text of an exception to the moderator, so it must not quote the data."""
+    try:
+        return features(context)
+    except Exception:  # the user's own code, reading the user's own data
+        log.exception("digest_mod: the site's features cannot be read")
+        raise HoldfastError(SENTENCES["data"]) from None
+
+
+def may_leave(digest: Digest, site: str, context: Context) -> bool:
+    """Whether the site's policy lets the digest leave, entered in its ledger first; a refusal is said at the site."""
+    config = context.node_config
+    if not config.get("folder"):
+        warn_once()
+        return True
+    folder = Path(str(config["folder"])).expanduser()
+    try:
+        draw_token(folder)  # makes the folder known as a site's, with one ledger for all
+        if config.get("policy"):
+            policy = read_site_policy(Path(str(config["policy"])))
+            carry_privacy(policy, folder)
+            if not policy.digest:
+                raise Refusal("digest-kept", "policy: digest = false.")
+        claim = only_mixing(math.prod(digest.feature_shape), surely_mixed("balanced", digest.spd, None))
+        let_out(house_of(folder), claim, f"digest of {site}, by digest_mod")
+    except HoldfastError as error:
+        log.warning("digest_mod: the digest of %s stays: %s", site, error)
+        return False
+    return True
+
+
+@cache
+def warn_once() -> None:
+    log.warning(
+        "digest_mod: THERE IS NO POLICY AND NO LEDGER, so this site's digest leaves as it is, without any promise of "
+        "privacy; name a folder (and a policy) in the node config to decide and to keep account."
+    )
 
 
 def peer_test_mod() -> Mod:

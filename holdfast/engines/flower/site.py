@@ -3,7 +3,7 @@
 What the node's operator says in `--node-config`:
 
     site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
-    folder        where it keeps its memory, its token and its book of trainings
+    folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     max-bytes     the largest message it takes (optional)
@@ -11,8 +11,9 @@ What the node's operator says in `--node-config`:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,64 +22,94 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import Client, perform
+from holdfast.client import Client, check_open, perform
 from holdfast.core import Message
 from holdfast.engines.flower.codec import BOUND, Letter, decode, encode
 from holdfast.engines.flower.policy import (
     SitePolicy,
+    bind_client,
     carry_privacy,
     check_experiment,
-    count_training,
     draw_token,
     fingerprint_of,
     read_site_policy,
 )
-from holdfast.errors import HoldfastError
+from holdfast.engines.flower.questions import WORD, Book, check_question, check_records
+from holdfast.errors import NOT_DONE, HoldfastError
 from holdfast.experiment import Experiment, load
+from holdfast.failures import Refusal, code_of
 from holdfast.plan import make_plan
 from holdfast.randomness import rng
+from holdfast.round import Method
 from holdfast.tasks import Samples
 from holdfast.tasks.partitions import split
 
+log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
 
 
 def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None = None) -> ClientApp:
     """The ClientApp of a site; `samples` reads its own data, else it takes its share of the task's."""
     app = ClientApp()
-    kept: dict[tuple[int, str], Client] = {}  # Flower may call one app more than once, or start a process each time
+    kept: dict[str, Own] = {}  # Flower may call one app more than once, or start a process each time
 
     def answer(packet: Packet, context: Context) -> Packet:
         torch.set_num_threads(1)  # the same bits as on the embedded engine
-        letter = do(packet, context)
-        return Packet(encode(letter, halve=letter.half), reply_to=packet)
-
-    def do(packet: Packet, context: Context) -> Letter:
-        asked = Letter(-1, -1, "unknown")
+        asked, site = Letter(-1, -1, "unknown"), None
         try:
-            asked = decode(packet.content, int(str(context.node_config.get("max-bytes", BOUND))))
             site = Site(experiment, context.node_config)
+            asked = read_letter(packet, site.most_bytes)
             site.check(asked)
-            key = (asked.client, str(site.folder))
-            if key not in kept:
-                kept[key] = site.client(asked.client, samples)
-            return site.perform(kept[key], asked)
-        except Exception as error:  # whatever goes wrong here is this site's absence, with its reason
-            reason = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
-            return Letter(asked.client, asked.round, asked.job, error=reason or type(error).__name__)
+            if str(site.folder) not in kept:
+                kept[str(site.folder)] = site.own(asked.client, samples)
+            letter = site.perform(kept[str(site.folder)], asked)
+            return Packet(encode(letter, halve=letter.half), reply_to=packet)
+        except Exception as error:  # whatever goes wrong here is this site's absence; others are told the code alone
+            return Packet(encode(refuse(site, asked, error)), reply_to=packet)
 
     def hello(packet: Packet, context: Context) -> Packet:
+        asked, site = Letter(-1, -1, "hello"), None
         try:
             site = Site(experiment, context.node_config)
-            said = Letter(-1, -1, "hello", scalars={"site": site.name, "token": site.token})
-        except HoldfastError as error:
-            said = Letter(-1, -1, "hello", error=str(error))
+            said = replace(asked, scalars={"site": site.name, "token": site.token})
+        except Exception as error:  # as above
+            said = refuse(site, asked, error)
         return Packet(encode(said), reply_to=packet)
 
     for register in (app.train("job"), app.evaluate("job"), app.query("job")):
         register(answer)
     app.query("hello")(hello)
     return app
+
+
+def read_letter(packet: Packet, bound: int) -> Letter:
+    try:
+        return decode(packet.content, bound)
+    except Exception as error:  # a stranger's bytes
+        raise Refusal("message", f"a message that cannot be read: {error}") from error
+
+
+def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
+    """Say no: all of it to the site's own log, the refusal to its book, and to the moderator its code."""
+    code = code_of(error)
+    kind = "" if isinstance(error, HoldfastError) else f"{type(error).__name__}: "
+    where = f"job {asked.job[:WORD]!r} of round {asked.round + 1}"
+    trace = error if error.__cause__ is not None or not isinstance(error, Refusal) else None
+    log.error("%s %s (%s): %s%s", NOT_DONE, where, code, kind, " ".join(str(error).split()), exc_info=trace)
+    if site is not None and asked.job != "hello":
+        try:
+            Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
+        except HoldfastError as full:  # a full disk: the refusal stands all the same
+            log.error("%s", full)
+    return Letter(asked.client, asked.round, asked.job, error=code)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A site's client in an experiment, and the experiment's method."""
+
+    client: Client
+    method: Method
 
 
 class Site:
@@ -98,44 +129,54 @@ class Site:
         self.fingerprint = fingerprint_of(self.experiment)
 
     @property
+    def most_bytes(self) -> int:
+        """The largest message it takes."""
+        return int(str(self.config.get("max-bytes", BOUND)))
+
+    @property
     def memory(self) -> Path:
         """Where it keeps what it remembers of this experiment."""
         return self.folder / self.fingerprint[:16]
 
     def check(self, letter: Letter) -> None:
-        """Refuse what the site's policy does not allow, and what was meant for another experiment."""
+        """Refuse what the site's policy does not allow, and what was meant for another experiment or client."""
         if self.config.get("policy"):
             self.policy = read_site_policy(Path(str(self.config["policy"])))
             carry_privacy(self.policy, self.folder)
         check_experiment(self.policy, self.fingerprint)
         if letter.experiment != self.fingerprint:
-            raise HoldfastError(
+            raise Refusal(
+                "experiment",
                 f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
-                f"{self.fingerprint[:12]}...; install the same app on both."
+                f"{self.fingerprint[:12]}...; install the same app on both.",
             )
+        bind_client(self.memory, letter.client, self.experiment.clients)
 
-    def client(self, id: int, samples: OwnSamples | None) -> Client:
+    def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
-        plan = make_plan(self.experiment)
-        if not 0 <= id < self.experiment.clients:
-            raise HoldfastError(f"{self.name} is asked to be client {id} of {self.experiment.clients}.")
-        if samples is not None:
-            own = samples(self.config)
-            parts = list(plan.parts)
-            parts[id] = split(torch.arange(len(own)), rng(self.experiment.seed, -1, id, "split"))
-            plan = replace(plan, task=replace(plan.task, train=own), parts=parts)
-        return plan.client(id, plan.model(), self.memory)
+        try:
+            plan = make_plan(self.experiment)
+            if samples is not None:
+                own = samples(self.config)
+                parts = list(plan.parts)
+                parts[id] = split(torch.arange(len(own)), rng(self.experiment.seed, -1, id, "split"))
+                plan = replace(plan, task=replace(plan.task, train=own), parts=parts)
+            return Own(plan.client(id, plan.model(), self.memory), plan.method)
+        except Exception as error:  # a user's own code, reading a user's own data
+            raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
 
-    def perform(self, client: Client, letter: Letter) -> Letter:
-        """Do one job, within the policy."""
+    def perform(self, own: Own, letter: Letter) -> Letter:
+        """Do one job, if the experiment has it and the policy allows it."""
         message = letter.message()
+        check_question(message, self.experiment, own.method)
+        check_open(own.client, message.job)
+        check_records(own.client, message, self.policy.min_records)
+        Book(self.memory).admit(message, self.policy.max_rounds)
         notes = []
-        if message.job == "train":
-            count_training(self.policy, self.memory, message.round)
-            if message.scalars.get("digest") and not self.policy.digest:
-                message = without_digest(message)
-                notes = [f"{self.name} keeps its digest: its policy does not let one leave"]
-        reply = perform(client, message)
+        if message.scalars.get("digest") and not self.policy.digest:
+            message = without_digest(message)
+            notes = ["digest-kept"]
+        reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
             scalars["notes"] = [*scalars.get("notes", ()), *notes]

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, brief, plain
 from holdfast.files import write_file
 
 
@@ -52,10 +52,14 @@ class Sites:
         else:
             self.refused[node] = f"its key is registered for {name!r}, which is no site of this run"
 
-    def claim(self, node: int, name: str, token: str) -> None:
+    def claim(self, node: int, name: object, token: object) -> None:
         """A node without a registered name says which site it is."""
+        if not isinstance(name, str) or not isinstance(token, str) or not token.isascii():
+            self.refused[node] = "it does not say, in plain words, which site it is"
+            return
         if name not in self._names:
-            self.refused[node] = f"it claims to be {name!r}, which is no site of this run ({', '.join(self._names)})"
+            known = plain(", ".join(self._names))
+            self.refused[node] = f"it claims to be {brief(name)}, which is no site of this run ({known})"
             return
         if name in self._by_key:
             self.refused[node] = f"it claims to be {name!r}, but the key of {name!r} is another node's"

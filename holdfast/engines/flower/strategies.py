@@ -14,6 +14,7 @@ Both refuse a reply that is no update: wrong names, shapes or types, not finite,
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,8 +32,8 @@ from torch import Tensor, nn
 from holdfast.core import Reply
 from holdfast.digests import Digest, open_digest
 from holdfast.engines.flower.around import FAR, Around, Settings, answer_as, first_arrays
-from holdfast.engines.flower.mods import DIGEST, SITE, TESTED, WANTED, unseal
-from holdfast.errors import HoldfastError, nearest
+from holdfast.engines.flower.mods import DIGEST, TESTED, WANTED, unseal
+from holdfast.errors import HoldfastError, nearest, plain
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
@@ -58,9 +59,12 @@ class FedDig(Around):
         encoder: str | None = None,
         classes: int | None = None,
         seed: int = 0,
+        most_sites: int = 1000,
     ) -> None:
         super().__init__(strategy, weighted_by, max_norm)
         self._model, self._loss, self._learning = model(), loss, learning
+        self._most_sites = most_sites
+        self._names: dict[int, str] = {}  # node -> the site that it speaks for
         self._server_epochs, self._seed = server_epochs, seed
         self._encoder, self._classes = encoder, classes
         self._digests: dict[str, Digest] = {}
@@ -68,12 +72,14 @@ class FedDig(Around):
 
     @property
     def digests(self) -> Mapping[str, Digest]:
-        """The digests in hand, by site."""
+        """The digests in hand, by site: the name under which the node's key is registered, or else its number."""
         return self._digests
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: Settings, grid: Grid) -> Iterable[Packet]:
-        """As the inner strategy does, with the sites whose digest is already here named, so that they do not resend."""
-        told = Settings({**config, WANTED: sorted(self._digests) or [""]})
+        """As the inner strategy does, with the nodes whose digest is already here named, so that they do not resend."""
+        self._names = {node.node_id: node.name or f"node-{node.node_id}" for node in grid.get_nodes()}
+        known = sorted(str(node) for node, name in self._names.items() if name in self._digests)
+        told = Settings({**config, WANTED: known or [""]})
         return super().configure_train(server_round, arrays, told, grid)
 
     def aggregate_train(
@@ -86,9 +92,10 @@ class FedDig(Around):
         heard = set()
         for packet in packets:
             if packet.has_content():
-                site, sealed = brought[packet.metadata.src_node_id]
+                node = packet.metadata.src_node_id
+                site = self._names.get(node, f"node-{node}")
                 heard.add(site)
-                self._receive(site, sealed)
+                self._receive(site, brought[node], self._samples_of(packet))
                 self._usual = packet.content
         missing = [site for site in sorted(self._digests) if site not in heard]
         if missing:
@@ -99,19 +106,28 @@ class FedDig(Around):
             arrays = self._learn(arrays, list(self._digests.values()), "server step", server_round, self._server_epochs)
         return arrays, metrics
 
-    def _take_out(self, packet: Packet) -> tuple[str, object]:
-        """Take site and digest out of a reply, so that the inner strategy finds what it expects."""
-        said, sealed = packet.content.pop(SITE, None), packet.content.pop(DIGEST, None)
-        unnamed = f"node-{packet.metadata.src_node_id}"
-        return str(said.get("site", unnamed)) if isinstance(said, ConfigRecord) else unnamed, sealed
+    def _take_out(self, packet: Packet) -> object:
+        """Take the digest out of a reply, so that the inner strategy finds what it expects."""
+        return packet.content.pop(DIGEST, None)
 
-    def _receive(self, site: str, sealed: object) -> None:
-        """Keep the digest that a site sent, if it sent one that can be used."""
-        if isinstance(sealed, ArrayRecord):
-            try:
-                self._digests[site] = open_digest(unseal(sealed), encoder=self._encoder, classes=self._classes)
-            except Exception as error:  # a stranger's bytes: numpy and torch have many words for what is wrong
-                log(WARNING, "FedDig: the digest of %s is refused: %s", site, error)
+    def _samples_of(self, packet: Packet) -> int:
+        """The samples that an accepted update claims: a digest cannot have more rows."""
+        [metrics] = packet.content.metric_records.values()
+        return math.ceil(metrics[self._weighted_by])  # type: ignore[arg-type]  # accepted: it is a number
+
+    def _receive(self, site: str, sealed: object, samples: int) -> None:
+        """Keep the digest that a site sent, if it sent one that can be used and there is room for one more site."""
+        if not isinstance(sealed, ArrayRecord):
+            return
+        try:
+            if site not in self._digests and len(self._digests) >= self._most_sites:
+                raise HoldfastError(f"there are {self._most_sites} sites already; raise most_sites if they are real.")
+            opened = open_digest(unseal(sealed), encoder=self._encoder, classes=self._classes, rows=samples)
+            if self._digests and opened.feature_shape != (usual := next(iter(self._digests.values())).feature_shape):
+                raise HoldfastError(f"its features have the shape {opened.feature_shape}, those of others {usual}.")
+            self._digests[site] = opened
+        except Exception as error:  # a stranger's bytes: numpy and torch have many words for what is wrong
+            log(WARNING, "FedDig: the digest of %s is refused: %s", site, plain(str(error)))
 
     def _stand_in(self, server_round: int, site: str) -> Packet:
         """What the site would have answered, learnt from its digest."""

@@ -1,0 +1,69 @@
+"""What comes back from clients, on whichever engine, is what the moderator reads it as; anything else is an absence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core import Absent, Federation, Message, Reply
+from holdfast.errors import brief, plain
+
+NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
+
+
+class Checked:
+    """A federation in which nothing that a client sends reaches the moderator unread."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        answers = self._federation.ask(messages)
+        return [checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
+
+    def close(self) -> None:
+        self._federation.close()
+
+
+def checked(answer: Reply | Absent, message: Message) -> Reply | Absent:
+    """The reply, if it fits the message; the reasons of absences go to terminals and reports as one plain line."""
+    if isinstance(answer, Absent):
+        return Absent(message.client, plain(answer.reason))
+    if fault := find_fault(answer, message):
+        return Absent(message.client, f"sent a message that was refused: {fault}")
+    return answer
+
+
+def find_fault(reply: Reply, message: Message) -> str | None:
+    """What is wrong with the words of a reply; an update's tensors are looked at by accept, a report by its reader."""
+    if reply.client != message.client:
+        return f"it answers as client {brief(reply.client)}"
+    if not isinstance(reply.seconds, float | int) or not 0 <= reply.seconds <= 1e9:
+        return f"it says that it took {brief(reply.seconds)} s"
+    if not isinstance(reply.scalars, dict):
+        return f"its words are {brief(reply.scalars)}"
+    if reply.tensors and message.job in ("evaluate", "test"):
+        return f"it holds tensors, which nobody asked for in job {message.job!r}"
+    notes = reply.scalars.get("notes", [])
+    if not isinstance(notes, list) or len(notes) > NOTES or not all(is_note(note) for note in notes):
+        return "its notes are not a short list of short texts"
+    for key in ("loss", "accuracy"):
+        if key in reply.scalars and not is_number(reply.scalars[key]):
+            return f"its {key} is {brief(reply.scalars[key])}, not a number"
+    if message.job == "evaluate" and not 0 <= reply.scalars.get("accuracy", -1) <= 1:
+        return f"its accuracy is {brief(reply.scalars.get('accuracy'))}, not between 0 and 1"
+    return None
+
+
+def is_note(note: object) -> bool:
+    return isinstance(note, str) and len(note) <= NOTE
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold, be it infinite or none at all."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= 2**53

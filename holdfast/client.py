@@ -20,9 +20,11 @@ from holdfast.learning.loop import evaluate
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.models import fill
+from holdfast.privacy.house import house_of
+from holdfast.privacy.ledger import Policy
 from holdfast.privacy.noise import system
 from holdfast.privacy.steps import Noisy
-from holdfast.privacy.updates import Guard, Kept, policy_of, refuse_unprotected
+from holdfast.privacy.updates import Guard, Kept
 from holdfast.randomness import rng, seed_of
 from holdfast.tasks import Loss, Metric, Samples
 from holdfast.trust.patches import Stamped, innocence_of
@@ -71,9 +73,28 @@ def train_job(client: Client, message: Message) -> Reply:
         refuse_unprotected(client)
         return learn_here(client, message)
     kept = Kept(client.memory.folder, client.guard.keep)
-    return kept.read(message) or kept.write(
-        message, learn_here(client, message, client.guard.admit(client, message.round))
-    )
+    if answered := kept.read(message):
+        return answered
+    noisy = client.guard.admit(client, len(client.train), client.learning, message.round)
+    return kept.write(message, learn_here(client, message, noisy))
+
+
+def policy_of(client: Client) -> Policy | None:
+    """The policy that a client keeps to, if there is one."""
+    named = client.absence.named_policy if client.guard is None else client.guard.options.policy
+    house = house_of(client.memory.folder, named)
+    return None if house.policy is None else house.read_policy(0.0)
+
+
+def refuse_unprotected(client: Client) -> None:
+    """Refuse an update without noise where the client's policy insists on it."""
+    policy = policy_of(client)
+    if policy is not None and policy.protect_updates:
+        raise Refusal(
+            "unprotected",
+            "policy: updates must be protected and this experiment's are not; no update leaves: ask for protect = "
+            "'dp-sgd', or say protect_updates = false in the policy.",
+        )
 
 
 def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> Reply:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -31,13 +31,11 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.files import Store, read_metadata, write_file
 from holdfast.models import fill
+from holdfast.plan import Plan, choose_model
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.arrays import Array, inputs, labels
 from holdfast.tasks.named import load_task
 from holdfast.tasks.npz import read_arrays
-
-if TYPE_CHECKING:
-    from holdfast.plan import Plan
 
 RECIPE = ("task", "model", "encoder", "absence")  # the keys of an experiment that decide how its model is built
 BATCH = 500
@@ -112,8 +110,6 @@ def load_model(source: Path | str) -> Trained:
 
 def rebuild(facts: dict[str, str], shape: tuple[int, ...], names: tuple[str, ...], state: Tensors, path: Path) -> Whole:
     """The model's network with its weights; the encoder is made anew and must be the same as in training."""
-    from holdfast.plan import choose_model
-
     experiment = from_table(json.loads(facts["recipe"]), str(path))
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
     task = Task(experiment.task, nothing, nothing, names)

@@ -284,7 +284,11 @@ def try_out(plan: Plan) -> None:
         server = method.algorithm.broadcast(method.algorithm.begin(weights))
         check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
     rehearse_steps(plan.experiment, plan.method, plan.first_state())
-    if plan.attack is not None and (poisoned := rehearse(plan, weights_of(model), raw)) is not None:
+    if plan.attack is None:
+        return
+    features = plan.prepare if plan.method.absence.needs_features else None
+    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(model), raw, features)
+    if poisoned is not None:
         try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
 
 

@@ -175,7 +175,7 @@ def test_every_attack_passes_its_rehearsal(name: str) -> None:
     plan = make_plan(experiment(attack=name, attackers=1, model="mlp:8"))
     assert type(plan.attack) is ATTACKS[name]
     few = plan.task.train.take(torch.arange(4))
-    poisoned = rehearse(plan, weights_of(plan.model()), few)
+    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(plan.model()), few, None)
     assert (poisoned is not None) is ("data" in plan.attack.kind)
 
 

@@ -17,8 +17,7 @@ from holdfast.cli.reporting import report, watch
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.report import save_report
-from holdfast.report.curves import save_curves
-from holdfast.report.figures import mean_curve
+from holdfast.report.figures import mean_curve, save_curves
 from holdfast.report.page import page
 from holdfast.report.payload import STEPS, grid, happenings, payload, presence, ranges
 from holdfast.report.story import find_runs, read_story

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from holdfast.absence import ABSENCES
 from holdfast.attacks import Attack, choose_attack, false_report, tamper_updates
 from holdfast.attacks.contract import answer, told
 from holdfast.choices import choose
+from holdfast.context import Context
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
@@ -18,25 +20,31 @@ from holdfast.randomness import rng
 from holdfast.tasks import Samples
 from holdfast.trust import TRUSTS
 
-if TYPE_CHECKING:
-    from holdfast.plan import Plan
 
+def rehearse(
+    attack: Any,
+    hostile: Sequence[int],
+    context: Context,
+    model: Tensors,
+    few: Samples,
+    features: Callable[[Samples], Samples] | None,
+) -> Samples | None:
+    """Let the attack do each of its works once, for nothing; what does not fit is a sentence. Its poisoned samples.
 
-def rehearse(plan: Plan, model: Tensors, few: Samples) -> Samples | None:
-    """Let the attack do each of its works once, for nothing; what does not fit is a sentence. Its poisoned samples."""
-    attack, classes = plan.attack, plan.task.classes
-    generator = rng(plan.experiment.seed, -1, -1, "rehearsal")
+    `features` prepares samples where digests are made of them.
+    """
+    classes = context.bench.about.classes
+    generator = rng(context.seed, -1, -1, "rehearsal")
     if isinstance(attack, Attack):
-        attack.check(plan.experiment.clients, len(plan.hostile))
+        attack.check(context.clients, len(hostile))
     if "update" in attack.kind:
         nothing = {name: torch.zeros_like(weight) for name, weight in model.items()}
-        honest = [nothing] * (plan.experiment.clients - len(plan.hostile))
-        tamper_updates(attack, [nothing] * len(plan.hostile), honest, model, generator, nothing)
+        honest = [nothing] * (context.clients - len(hostile))
+        tamper_updates(attack, [nothing] * len(hostile), honest, model, generator, nothing)
     if "tester" in attack.kind:
-        false_report(attack, {0: 0.5, 1: 0.25}, frozenset(plan.hostile), generator)
-    if "digest" in attack.kind and plan.method.absence.needs_features:
-        features = plan.prepare(few).inputs[-1]
-        spoiled = answer(attack, "spoil", features, few.labels, classes, generator)
+        false_report(attack, {0: 0.5, 1: 0.25}, frozenset(hostile), generator)
+    if "digest" in attack.kind and features is not None:
+        spoiled = answer(attack, "spoil", features(few).inputs[-1], few.labels, classes, generator)
         if not isinstance(spoiled, tuple) or [type(part) for part in spoiled] != [Tensor, Tensor]:
             raise HoldfastError(f"{told(attack, 'spoil')} must answer with features and labels, two tensors.")
     if "data" not in attack.kind:

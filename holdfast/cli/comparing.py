@@ -22,7 +22,7 @@ from holdfast.files import write_file
 from holdfast.plan import make_plan
 from holdfast.play import resume, run
 from holdfast.presets import with_method
-from holdfast.report.curves import save_curves
+from holdfast.report.figures import save_curves
 from holdfast.report.words import situation
 from holdfast.runs import History, Run
 

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.files import make_folder, write_file
 from holdfast.plan import make_plan
-from holdfast.report.curves import COLOURS
+from holdfast.report.figures import COLOURS
 from holdfast.reproduce.fedtest import METHODS, Curve, experiments_of, findings, reproduce
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from holdfast.absence.release import ReleaseOptions, make_release, strict_mix
 from holdfast.context import About
+from holdfast.digests import open_digest
 from holdfast.privacy import audit as auditing
 from holdfast.privacy.audit import (
     Audit,
@@ -191,7 +192,5 @@ class Scorer:
         records[0] = torch.from_numpy(z).float()
         labels = torch.tensor([label] + [0] * (spd - 1))
         sealed, _ = make_release(self._options, self._about, records, labels, self._generator, self._source)
-        from holdfast.digests import open_digest
-
         mixed: Any = open_digest(sealed).features[0].double().numpy() * spd
         return float(mixed @ (self._pair[1][0] - self._pair[0][0]))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.encoders import Encoder
+from holdfast.encoders import Encoder, make_encoder
 from holdfast.encoders.contract import as_floats
 from holdfast.privacy import guessing
 from holdfast.privacy.accounting import compose
@@ -142,8 +142,6 @@ def _attack_digest(
 
 def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
     """The encoder, the owner's records, and as many of other clients' for the adversary."""
-    from holdfast.encoders import make_encoder
-
     plan = subject.plan
     assert plan is not None
     encoder = make_encoder(plan.experiment.encoder, plan.task.shape)

@@ -23,25 +23,22 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
 
 from holdfast.compact import bytes_of
+from holdfast.context import Owner
 from holdfast.core import Message, Reply
-from holdfast.failures import Refusal
 from holdfast.files import Damaged, Store, read_metadata, save_tensors
+from holdfast.learning.settings import Learning
 from holdfast.privacy import claim as claims
 from holdfast.privacy.accounting import steps_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.house import check_delta, house_of, let_out
-from holdfast.privacy.ledger import DP_SGD, Policy
+from holdfast.privacy.ledger import DP_SGD
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.steps import GRID, Noisy
-
-if TYPE_CHECKING:
-    from holdfast.client import Client
-    from holdfast.learning.settings import Learning
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody
@@ -89,21 +86,20 @@ class Guard:
         multiplier = noise_multiplier(self.options.epsilon, self.options.delta, rate, steps * self.rounds)
         return claim_of(self.options, multiplier, rate, steps, source)
 
-    def admit(self, client: Client, round: int, source: Source | None = None) -> Noisy:
+    def admit(self, owner: Owner, records: int, learning: Learning, round: int, source: Source | None = None) -> Noisy:
         """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise."""
         source = source or system()
         if not self.options.large_delta:
-            check_delta(self.options.delta, len(client.train), "protect.delta", "large_delta = true")
-        claim = self.claim(len(client.train), client.learning, source)
-        what = f"update of {client.about.task or 'the model'}, client {client.id}, round {round + 1}"
-        let_out(house_of(client.memory.folder, self.options.policy), claim, what, f"{self.series}/{client.id}")
-        return Noisy(claim.clip, claim.multiplier, claim.rate, client.learning.batch_size, source)
+            check_delta(self.options.delta, records, "protect.delta", "large_delta = true")
+        claim = self.claim(records, learning, source)
+        what = f"update of {owner.about.task or 'the model'}, client {owner.id}, round {round + 1}"
+        let_out(house_of(owner.memory.folder, self.options.policy), claim, what, f"{self.series}/{owner.id}")
+        return Noisy(claim.clip, claim.multiplier, claim.rate, learning.batch_size, source)
 
 
 def plan_steps(records: int, learning: Learning) -> tuple[float, int]:
     """The chance of a record to be in a batch, and the steps of a round.
 
-    >>> from holdfast.learning.settings import Learning
     >>> plan_steps(100, Learning(epochs=2, batch_size=40)), plan_steps(10, Learning(batch_size=40))
     ((0.4, 6), (1.0, 1))
     """
@@ -191,21 +187,3 @@ def hash_of(message: Message) -> str:
         found.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         found.update(bytes_of(tensor.contiguous()))
     return found.hexdigest()
-
-
-def policy_of(client: Client) -> Policy | None:
-    """The policy that a client keeps to, if there is one."""
-    options = client.absence if client.guard is None else client.guard.options
-    house = house_of(client.memory.folder, getattr(options, "policy", None))
-    return None if house.policy is None else house.read_policy(0.0)
-
-
-def refuse_unprotected(client: Client) -> None:
-    """Refuse an update without noise where the client's policy insists on it."""
-    policy = policy_of(client)
-    if policy is not None and policy.protect_updates:
-        raise Refusal(
-            "unprotected",
-            "policy: updates must be protected and this experiment's are not; no update leaves: ask for protect = "
-            "'dp-sgd', or say protect_updates = false in the policy.",
-        )

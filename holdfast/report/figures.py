@@ -10,10 +10,14 @@ import numpy as np
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.errors import HoldfastError
-from holdfast.report.curves import COLOURS, DASHES
 from holdfast.report.payload import presence
 from holdfast.report.story import Story
 from holdfast.report.words import labels, situation
+from holdfast.runs import History
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; dashes help where there are more than eight.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+DASHES = ("-", "--", ":", "-.")
 
 KINDS = (".png", ".pdf", ".svg")
 # there, away, replaced by a digest, suspected, refused, refused and replaced, not asked
@@ -135,3 +139,9 @@ def legend_of(figure: Any, stories: Sequence[Story]) -> None:
         Patch(facecolor=GROUND[c], edgecolor="#999999", linewidth=0.5, label=w) for c, w in WORDS.items() if c in seen
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
+
+
+def save_curves(histories: Sequence[History], path: Path) -> None:
+    """Save the figure of these runs, as `holdfast report --png` does: accuracy, and below it who was there."""
+    stories = [Story(h.folder or Path("run"), h.experiment, h.records, True, (), (), ()) for h in histories]
+    save_figure(stories, path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.report.curves import COLOURS, DASHES
+from holdfast.report.figures import COLOURS, DASHES
 from holdfast.reproduce.results import Cell, Played
 
 

@@ -29,7 +29,7 @@ from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
-from holdfast.files import Damaged, Store
+from holdfast.files import Damaged, Store, load_tensors
 from holdfast.mixing import Laplace, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -123,7 +123,7 @@ class Shelf:
         if not (self._folder / self._name).is_file():
             return {}
         try:
-            return safetensors.torch.load(Store(self._folder).read(self._name))
+            return load_tensors(Store(self._folder).read(self._name))
         except Damaged:
             return {}
 

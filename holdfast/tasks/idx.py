@@ -7,7 +7,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     try:
         with open(path, "rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"  # seen from the content: downloads often lose the right ending
-        with gzip.open(path) if packed else open(path, "rb") as file:
+        file: Any = gzip.open(path) if packed else open(path, "rb")  # noqa: SIM115 (closed below)
+        with file:
             return _read(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise HoldfastError(f"{path} cannot be read ({error}); download it again.") from None

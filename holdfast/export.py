@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -29,9 +28,10 @@ from holdfast.choices import choose
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
-from holdfast.files import Store, read_metadata, write_file
+from holdfast.files import Store, load_tensors, read_metadata, write_file
 from holdfast.models import fill
 from holdfast.plan import Plan, choose_model
+from holdfast.tables import parse_table
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.arrays import Array, inputs, labels
 from holdfast.tasks.named import load_task
@@ -104,13 +104,26 @@ def load_model(source: Path | str) -> Trained:
         raise HoldfastError(
             f"{path} does not say how it is built ({', '.join(lacking)} is missing): it is not a model of Holdfast's."
         )
-    shape, names = tuple(json.loads(facts["shape"])), tuple(facts["classes"].split("\n"))
-    return Trained(names, shape, rebuild(facts, shape, names, safetensors.torch.load(data), path).eval())
+    table = parse_table(f'{{"shape": {facts["shape"]}, "recipe": {facts["recipe"]}}}'.encode(), f"{path}: its recipe")
+    sides, names = table["shape"], tuple(facts["classes"].split("\n"))
+    if not isinstance(sides, list) or not all(type(side) is int and 0 < side < 1 << 20 for side in sides):
+        raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
+    if not isinstance(table["recipe"], dict):
+        raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
+    network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
+    return Trained(names, tuple(sides), network.eval())
 
 
-def rebuild(facts: dict[str, str], shape: tuple[int, ...], names: tuple[str, ...], state: Tensors, path: Path) -> Whole:
+def rebuild(
+    facts: dict[str, str],
+    recipe: dict[str, Any],
+    shape: tuple[int, ...],
+    names: tuple[str, ...],
+    state: Tensors,
+    path: Path,
+) -> Whole:
     """The model's network with its weights; the encoder is made anew and must be the same as in training."""
-    experiment = from_table(json.loads(facts["recipe"]), str(path))
+    experiment = from_table(recipe, str(path))
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
     task = Task(experiment.task, nothing, nothing, names)
     if ":" in experiment.task:  # a user's own task may bring its own model
@@ -125,7 +138,7 @@ def rebuild(facts: dict[str, str], shape: tuple[int, ...], names: tuple[str, ...
     wanted = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if {n: t.shape for n, t in wanted.items()} != {n: t.shape for n, t in state.items()}:
         raise HoldfastError(
-            f"{path} does not fit the model {facts['model']} it names: weights differ in name or shape."
+            f"{path} does not fit the model {facts.get('model')} it names: weights differ in name or shape."
         )
     fill(model, state, state)
     return Whole(model, encoder.network if encoder else None, reads)
@@ -140,10 +153,7 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     if not path.is_file():
         raise HoldfastError(f"{path} does not exist; name a run, or the model.safetensors of one.")
     data = Store(source).read(path.name) if source.is_dir() else path.read_bytes()
-    try:
-        safetensors.torch.load(data)
-    except (safetensors.SafetensorError, ValueError):
-        raise HoldfastError(f"{path} is not a whole safetensors file; export or copy it again.") from None
+    load_tensors(data, path)
     return path, data
 
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import safetensors
 import safetensors.torch
 
 from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, brief
 
 MANIFEST = "manifest.jsonl"
 ROOM, GROWTH = 1 << 26, 100  # bytes that anything may unpack to, and how many times its size if that is more
@@ -40,8 +41,15 @@ class Store:
         self.folder = folder
         make_folder(folder)
 
-    def write(self, name: str, data: bytes) -> None:
+    def path_of(self, name: str) -> Path:
+        """Where a file of this name lies: inside the folder, or it is refused."""
         path = self.folder / name
+        if not path.parent.resolve().is_relative_to(self.folder.resolve()) or path.name in ("", ".", ".."):
+            raise HoldfastError(f"{self.folder}: {brief(name)} names a file outside this folder, which is left alone.")
+        return path
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self.path_of(name)
         make_folder(path.parent)
         line = {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
         append_line(self.folder / MANIFEST, line)
@@ -49,14 +57,14 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """The content of a file, or Damaged if it is not what was written under this name."""
-        data = (self.folder / name).read_bytes()
+        data = self.path_of(name).read_bytes()
         if hashlib.sha256(data).hexdigest() not in self._hashes(name):
             raise Damaged(f"{self.folder / name} is damaged: its SHA-256 is not in {MANIFEST}.")
         return data
 
     def set_aside(self, name: str) -> Path:
         """Rename a damaged file so that it is never used again, and say where it is."""
-        path = self.folder / name
+        path = self.path_of(name)
         aside = path.with_name(path.name + ".damaged")
         os.replace(path, aside)
         return aside
@@ -161,10 +169,23 @@ def save_tensors(tensors: Tensors, about: Mapping[str, str]) -> bytes:
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
-    """The metadata in the head of a safetensors file."""
+    """The metadata in the head of a safetensors file: texts under names, or Damaged."""
     length = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return metadata
+    try:
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        if all(isinstance(text, str) for text in metadata.values()):
+            return dict(metadata)
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise Damaged("Its head is no head of a safetensors file.")
+
+
+def load_tensors(data: bytes, where: object = "It") -> Tensors:
+    """The tensors in a safetensors file's content, or Damaged."""
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, MemoryError):
+        raise Damaged(f"{where} is not a whole safetensors file.") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ import safetensors.torch
 
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
-from holdfast.files import MANIFEST, Damaged, Store, make_folder
+from holdfast.files import MANIFEST, Damaged, Store, load_tensors, make_folder
 
 
 class Memory:
@@ -54,7 +54,7 @@ class Memory:
             return {}  # nothing but empty memories was ever written here
         store, name = Store(self._folder), f"{round:06d}.safetensors"
         try:
-            return safetensors.torch.load(store.read(name))
+            return load_tensors(store.read(name))
         except FileNotFoundError:
             raise HoldfastError(f"the memory of round {round + 1} is gone") from None
         except Damaged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -23,7 +24,7 @@ from holdfast.client import Client
 from holdfast.context import About, Bench
 from holdfast.core import State
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, plain
 from holdfast.experiment import Experiment
 from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
 from holdfast.learning.objective import TaskLoss
@@ -234,8 +235,26 @@ def choose_model(
         return chosen, inputs, None, own
     encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
+    build = partial(chosen.build, task.shape, task.classes, shape)
+    refuse_giant(build, choice)
     known = experiment.layout == "auto" and type(chosen) in MODELS.values()
-    return partial(chosen.build, task.shape, task.classes, shape), inputs, encoder, "channels-last" if known else own
+    return build, inputs, encoder, "channels-last" if known else own
+
+
+def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:
+    """Refuse a model that this machine cannot hold, before it is made: a run needs at least four copies of it."""
+    try:
+        with torch.device("meta"):  # shapes without memory
+            size = sum(weight.numel() * weight.element_size() for weight in build().parameters())
+    except (RuntimeError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        reason = plain(str(error).split("\n")[0], 200)
+        raise HoldfastError(f"model: {choice} cannot be made ({reason}).") from None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * size > memory:
+        raise HoldfastError(
+            f"model: {choice} has weights of {size / 1e9:,.0f} GB, and a run holds at least four copies, more than the "
+            f"{memory / 1e9:,.0f} GB of this machine; make it smaller."
+        )
 
 
 def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from holdfast.accept import misfit
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.fitting import without_effect
 from holdfast.core import Federation, Message, Reply, State, pack
@@ -85,7 +86,10 @@ def resume(folder: Path | str, watch: Watch | None = None, engine: Engine = this
         if held.finished and state is not None and state.round >= held.experiment.rounds:
             return History(held.experiment, held.records(), held.folder, state)
         plan = make_plan(held.experiment)
-        return _play(plan, state or plan.start(), held.records(), held, watch, engine)
+        start = plan.start()
+        if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
+            raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
+        return _play(plan, state or start, held.records(), held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 import safetensors.torch
 
-from holdfast.core import State, Tensors, pack, unpack
+from holdfast.core import State, Tensors
 from holdfast.environment import environment
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment, from_table
@@ -33,18 +33,19 @@ from holdfast.files import (
     Store,
     append_line,
     drop_unfinished,
+    load_tensors,
     make_folder,
     read_lines,
-    read_metadata,
     save_tensors,
     write_file,
 )
 from holdfast.outcome import find_failures
+from holdfast.records import record_from_json, record_to_json, state_from, state_to_bytes
 from holdfast.round import Record
+from holdfast.tables import parse_table
 
 SCHEMA = 1
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
-GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Run:
         """The run in a folder, to be read."""
         if not (folder / "experiment.json").exists():
             raise HoldfastError(f"{folder} is not a run: it has no experiment.json.")
-        table = json.loads(Store(folder).read("experiment.json"))
+        table = parse_table(Store(folder).read("experiment.json"), str(folder / "experiment.json"))
         if table.pop("schema", None) != SCHEMA:
             raise HoldfastError(
                 f"{folder} was written by another version of Holdfast, whose runs this one cannot read."
@@ -129,7 +130,7 @@ class Run:
     def records(self) -> list[Record]:
         """The rounds so far, each once."""
         lines = self._round_lines()
-        return [record_from_json(lines[round]) for round in sorted(lines)]
+        return [record_from_json(lines[round], self.experiment.clients) for round in sorted(lines)]
 
     def drop_damaged_model(self) -> None:
         """Set the final model aside if it is damaged: the run then counts as unfinished, and writes it again."""
@@ -174,16 +175,8 @@ class Run:
         append_line(self.folder / "environment.jsonl", here)
 
     def _checkpoint(self, state: State) -> None:
-        digests = {str(client): self._save_digest(client, state) for client in state.digests}
-        facts = {
-            "round": str(state.round),
-            "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
-            "absent": json.dumps(list(state.absent)),
-            "claims": json.dumps({str(client): samples for client, samples in state.claims.items()}),
-            "digests": json.dumps(digests),
-        }
-        groups = {group: getattr(state, group) for group in GROUPS}
-        self._store.write(f"checkpoints/{state.round:06d}.safetensors", save_tensors(pack(**groups), facts))
+        digests = {client: self._save_digest(client, state) for client in state.digests}
+        self._store.write(f"checkpoints/{state.round:06d}.safetensors", state_to_bytes(state, digests))
         for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
             old.unlink()
 
@@ -206,31 +199,27 @@ class Run:
 
     def _read_state(self, name: str) -> State:
         data = self._read(name)
-        facts = read_metadata(data)
-        tensors = safetensors.torch.load(data)
+        try:
+            state, files = state_from(data, self.experiment.clients)
+        except Damaged as damage:
+            aside = self._store.set_aside(name).name
+            raise Damaged(f"{self.folder / name} is damaged: {damage} It was set aside as {aside}.") from None
         digests = {}
-        for client, file in json.loads(facts["digests"]).items():
+        for client, file in files.items():
             try:
-                digests[int(client)] = safetensors.torch.load(self._read(file))
+                digests[client] = load_tensors(self._read(file), self.folder / file)
             except Damaged as damage:
                 self.notes.append(f"{damage} The run goes on without it until client {client} has sent it again.")
                 continue
-            self._digests[int(client)] = (digests[int(client)], file)
-        return State(
-            round=int(facts["round"]),
-            **{group: unpack(tensors, group) for group in GROUPS},
-            accepted={int(client): last for client, last in json.loads(facts["accepted"]).items()},
-            absent=tuple(json.loads(facts["absent"])),
-            claims={int(client): samples for client, samples in json.loads(facts.get("claims", "{}")).items()},
-            digests=digests,
-        )
+            self._digests[client] = (digests[client], file)
+        return dataclasses.replace(state, digests=digests)
 
     def _round_lines(self) -> dict[int, dict[str, object]]:
         """The newest line of each round, those left out that make no record."""
         lines = {}
         for line in read_lines(self.folder / "rounds.jsonl"):
-            with suppress(TypeError, ValueError, AttributeError):
-                lines[int(record_from_json(line).round)] = line
+            with suppress(HoldfastError):
+                lines[record_from_json(line, self.experiment.clients).round] = line
         return lines
 
     def _forget_after(self, round: int) -> None:
@@ -259,20 +248,6 @@ def refuse_used(folder: Path) -> None:
         raise HoldfastError(
             f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
         )
-
-
-def record_to_json(record: Record) -> dict[str, Any]:
-    return dataclasses.asdict(record)
-
-
-def record_from_json(line: Mapping[str, Any]) -> Record:
-    """JSON has text for keys; clients are numbers."""
-    values = dict(line)
-    by_client = ("absent", "refused", "weights", "scores", "credibility", "suspects")
-    for key in (*by_client, "client_accuracy", "client_seconds"):
-        if values.get(key) is not None:
-            values[key] = {int(client): value for client, value in values[key].items()}
-    return Record(**values)
 
 
 @dataclass(frozen=True)

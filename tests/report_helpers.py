@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from holdfast.experiment import Experiment, from_table
+from holdfast.records import record_to_json
 from holdfast.round import Record
-from holdfast.runs import Run, record_to_json
+from holdfast.runs import Run
 
 CLASSES = ("zero", "one", "two")
 

@@ -170,9 +170,9 @@ def test_samples_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
     for name, words in (
         ("lost.npz", "does not exist"),
-        ("one.npy", "not a readable npz"),
+        ("one.npy", "holds one array only"),
         ("text.npz", "not a readable npz"),
-        ("objects.npz", "not a readable npz"),
+        ("objects.npz", "Python objects"),
         ("keys.npz", "neither the key x nor x_test"),
         ("uneven.npz", "2 labels in y for 3 samples in x"),
     ):

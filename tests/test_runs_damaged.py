@@ -295,7 +295,7 @@ def test_digests_are_part_of_a_checkpoint_and_a_damaged_one_is_named(tmp_path: P
     digest = {"features": torch.arange(6.0).reshape(2, 3), "labels": torch.tensor([1, 0])}
     held = Run.create(tmp_path / "out", wanted)
     for round in (1, 2):
-        at = State(round, state.model, {}, {}, {}, {}, {0: round - 1, 3: 0}, (2,), {0: digest})
+        at = State(round, state.model, {}, {}, {}, {}, {0: round - 1, 3: 0}, (2,), digests={0: digest})
         held.save(at, history.records[round - 1])
     held.close()
     assert len(list((tmp_path / "out" / "digests").iterdir())) == 1  # written once, when it was new

@@ -204,7 +204,7 @@ def test_unknown_names_get_the_nearest_one() -> None:
         (struct.pack(">BBBBI", 0, 0, 0x0D, 1, 1) + b"\0" * 4, "kind 0x0d"),
         (struct.pack(">BBBB", 0, 0, 8, 3), "ends inside its header"),
         (idx_bytes(np.zeros((2, 2, 3)))[:-1], "says 2 x 2 x 3 = 12 bytes, but 11 follow"),
-        (idx_bytes(np.zeros((2, 2, 3))) + b"\0", "but 13 follow"),
+        (idx_bytes(np.zeros((2, 2, 3))) + b"\0", "but more follow"),
         (gzip.compress(idx_bytes(np.zeros((2, 2, 3))), mtime=0)[:-9], "cannot be read"),
         (struct.pack(">BBBB3I", 0, 0, 8, 3, 2**31, 2**31, 2**31), "is damaged"),
     ],

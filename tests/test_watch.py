@@ -27,8 +27,8 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.files import append_line
 from holdfast.play import run
+from holdfast.records import record_to_json
 from holdfast.report.watch import Folder, has_stopped, serve, wait_until_finished
-from holdfast.runs import record_to_json
 
 
 def events(address: str, most: int) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from holdfast.digests import Digest, make_digest, open_digest, seal_digest
 from holdfast.encoders.contract import shortened
 from holdfast.errors import HoldfastError
 from holdfast.failures import Refusal, code_of, sentence_of
-from holdfast.files import Damaged, Store
+from holdfast.files import Damaged, Store, load_tensors
 from holdfast.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -160,7 +160,7 @@ class Shelf:
         if not (self._folder / self._name).is_file():
             return {}
         try:
-            return safetensors.torch.load(Store(self._folder).read(self._name))
+            return load_tensors(Store(self._folder).read(self._name))
         except Damaged:
             return {}
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
@@ -191,9 +192,8 @@ def main() -> None:
     except HoldfastError as error:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            "[bold red]Error:[/] " + str(error).replace("[", "\\[")
-        )
+        sentence = Text.assemble(("Error:", "bold red"), f" {error}")  # no markup: it may quote a stranger's words
+        Console(stderr=True, soft_wrap=True, highlight=False).print(sentence)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.cli.hostile import backdoor_rate, suspicions
@@ -73,9 +74,10 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
         return
     for history in histories:
         for line in [*happenings(history.records), *suspicions(history.records), *history.failures]:
-            console.print(f"[yellow]note[/] {history.experiment.method}, {situation(history.experiment)}: {line}")
+            what = f"{history.experiment.method}, {situation(history.experiment)}: {line}"
+            console.print(f"[yellow]note[/] {escape(what)}")
     console.print(table(histories, backdoors))
-    console.print(f"Runs, results.json and curves.png are in [bold]{out}[/]")
+    console.print(f"Runs, results.json and curves.png are in [bold]{escape(str(out))}[/]")
 
 
 def combinations(
@@ -149,9 +151,9 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Ta
     view = Table(title=f"Test accuracy in %, mean over {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
     view.add_column("method")
     for name in conditions:
-        view.add_column(name, justify="right")
+        view.add_column(escape(name), justify="right")
     view.add_column("seconds a run", justify="right")
-    view.add_column(f"accuracy by round, {conditions[-1]}")
+    view.add_column(f"accuracy by round, {escape(conditions[-1])}")
     for method, row in cells.items():
         doors = [open_doors.get((method, s), []) for s in conditions]
         texts = [
@@ -160,7 +162,7 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Ta
         ]
         seconds = statistics.mean(history.seconds for found in row.values() for history in found)
         last = row.get(conditions[-1], [])
-        view.add_row(method, *texts, f"{seconds:.0f}", spark(last[0].accuracy if last else []))
+        view.add_row(escape(method), *texts, f"{seconds:.0f}", spark(last[0].accuracy if last else []))
     return view
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from holdfast.errors import plain
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.digests import Digest
@@ -30,7 +33,7 @@ def show(path: Path, as_json: bool) -> None:
     console.print(strict_rows(facts) if published is None else published_rows(facts))
     console.print("\nWhat it would reveal to whoever holds it:")
     for sentence in facts["reveals"]:
-        console.print(f"  - {sentence}", soft_wrap=True)
+        console.print(f"  - {plain(sentence)}", soft_wrap=True, markup=False)
 
 
 def published_rows(facts: dict[str, Any]) -> Table:
@@ -39,11 +42,11 @@ def published_rows(facts: dict[str, Any]) -> Table:
                  f"{facts['classes']} classes")  # fmt: skip
     grid.add_row("samples", f"{facts['used']:,} of {facts['samples']:,} are in it, each once"
                  + (f"; {facts['dropped']} were left over" if facts["dropped"] else ""))  # fmt: skip
-    grid.add_row("protection", f"{facts['mode']}: SpD {facts['spd']}, {facts['strategy']} classes, "
-                 f"weights {facts['weights']}, noise {facts['noise']}")  # fmt: skip
+    grid.add_row("protection", escape(plain(f"{facts['mode']}: SpD {facts['spd']}, {facts['strategy']} classes, "
+                 f"weights {facts['weights']}, noise {facts['noise']}")))  # fmt: skip
     grid.add_row("promise", f"{facts['guarantee']}; adjacency: {facts['adjacency']}")
     grid.add_row("guessing index", index_words(facts["guessing_index"]))
-    grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
+    grid.add_row("made for", escape(plain(f"task {facts['task']}, encoder {facts['encoder'][:16]}", 200)))
     grid.add_row("size", f"{facts['bytes']:,} bytes, {facts['bytes_per_digest']:.1f} for each digest "
                  f"({facts['features_as']}); as published it would be {facts['bytes_published']:,}")  # fmt: skip
     return grid
@@ -60,7 +63,7 @@ def strict_rows(facts: dict[str, Any]) -> Table:
     grid.add_row("promise", facts["guarantee"])
     grid.add_row("noise", f"{facts['noise']}, scale {facts['scale']:.4g} for a sensitivity of "
                  f"{facts['sensitivity']:.4g} steps; grid {facts['grid']}")  # fmt: skip
-    grid.add_row("made for", f"task {facts['task']}, encoder {facts['encoder'][:16]}")
+    grid.add_row("made for", escape(plain(f"task {facts['task']}, encoder {facts['encoder'][:16]}", 200)))
     grid.add_row("size", f"{facts['bytes']:,} bytes")
     return grid
 

@@ -250,29 +250,13 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
 
 def read_samples(path: Path) -> tuple[Any, Any]:
     """The arrays x and y (or x_train and y_train) of a client's own npz file."""
-    import zipfile
-    import zlib
-
-    import numpy as np
-
     from holdfast.tasks.arrays import Array
+    from holdfast.tasks.npz import names_in, read_arrays
 
-    if not path.is_file():
-        raise HoldfastError(f"{path} does not exist; give an npz file with the keys x and y.")
-    unreadable = f"{path} is not a readable npz file of plain numbers; write it with numpy.savez_compressed."
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile):
-        raise HoldfastError(unreadable) from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise HoldfastError(f"{path} holds one array only; write it with numpy.savez_compressed(FILE, x=..., y=...).")
-    with file:
-        keys = next((keys for keys in SAMPLE_KEYS if all(key in file.files for key in keys)), None)
-        if keys is None:
-            holds = ", ".join(file.files) or "nothing"
-            raise HoldfastError(f"{path} needs the keys x and y, or x_train and y_train; it holds {holds}.")
-        try:
-            found = [Array(file[key], f"{path}, key {key}") for key in keys]
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error):
-            raise HoldfastError(unreadable) from None
-    return found[0], found[1]
+    found = read_arrays(path, [key for keys in SAMPLE_KEYS for key in keys], "the keys x and y")
+    keys = next((keys for keys in SAMPLE_KEYS if all(key in found for key in keys)), None)
+    if keys is None:
+        holds = ", ".join(names_in(path)) or "nothing"
+        raise HoldfastError(f"{path} needs the keys x and y, or x_train and y_train; it holds {holds}.")
+    x, y = (Array(found[key], f"{path}, key {key}") for key in keys)
+    return x, y

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.baselines import centralised, lda_accuracy
@@ -211,7 +212,7 @@ def show(wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[H
     """Print the table, and what should be said of it."""
     for (row, column), histories in played.items():
         for line in dict.fromkeys(line for history in histories for line in happenings(history.records)):
-            console.print(f"[yellow]note[/] {row}, {column}: {line}", markup=True)
+            console.print(f"[yellow]note[/] {escape(f'{row}, {column}: {line}')}", markup=True)
     console.print(table(cells))
     for line in [*findings(wanted, cells), *wanted.remarks]:
         console.print(f"- {line}")

@@ -96,7 +96,7 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     experiment = history.experiment
     asked = "" if experiment.selection.name == "all" else f", {experiment.selection} asked in each round"
     console.print(
-        f"[bold]{experiment.method}[/] under {escape(str(experiment.scenario) + asked)}: accuracy "
+        f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: accuracy "
         f"[bold]{history.final_accuracy:.1%}[/] after {len(history.records)} rounds in {seconds:.0f} s"
     )
     if (backdoor := backdoor_rate(history)) is not None:
@@ -182,7 +182,7 @@ class Live:
         self._every = every or max(1, int(rounds // 10))  # plain lines: about ten a run
         self._accuracy: list[float] = []
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:.0f}%"),
             TimeRemainingColumn(compact=True),
@@ -213,4 +213,5 @@ class Live:
         news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  {people}" if people else "")
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
-            self._console.print(f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else ""))
+            line = f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else "")
+            self._console.print(line, markup=False)

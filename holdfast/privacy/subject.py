@@ -188,12 +188,12 @@ def claim_of_digest(digest: Digest, options: FedDig) -> Claim:
 def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:
     """The options with which a mixed digest was made."""
     common: dict[str, Any] = {"spd": digest.spd, "strategy": digest.strategy}
-    if claim is None:
-        nominal = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d+)", digest.noise)
-        if nominal:
-            common |= {"epsilon": float(nominal[1]), "size": int(nominal[2])}
-        return FedDig(**common, weights=digest.weights)
     try:
+        if claim is None:
+            nominal = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d{1,15})", digest.noise)
+            if nominal:
+                common |= {"epsilon": float(nominal[1]), "size": int(nominal[2])}
+            return FedDig(**common, weights=digest.weights)
         said = Claim.from_json(json.loads(bytes_of(claim)))
         share = said.epsilon_labels / said.epsilon_nominal if said.mode == "dp-full" else 0.5
         clip = said.clip if said.delta else said.clip / math.sqrt(math.prod(digest.feature_shape))
@@ -205,5 +205,5 @@ def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:
             clip=clip,
             label_share=share,
         )
-    except (ValueError, TypeError, KeyError, ArithmeticError):
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
         raise HoldfastError(f"{where}: it has no proper claim; ask the client to make it again.") from None

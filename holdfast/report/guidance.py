@@ -38,7 +38,15 @@ def guidance_pictures(folder: Path, digests: Sequence[Path], class_names: Sequen
         with safetensors.safe_open(model, framework="pt") as file:
             shape = tuple(json.loads(file.metadata()["shape"]))
         return _draw(state, shape, digests, class_names)
-    except (OSError, KeyError, RuntimeError, safetensors.SafetensorError, HoldfastError) as error:
+    except (
+        OSError,
+        KeyError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        safetensors.SafetensorError,
+        HoldfastError,
+    ) as error:
         return [{"source": "", "words": f"They cannot be shown: {str(error).splitlines()[0]}"}]
 
 

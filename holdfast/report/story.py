@@ -108,7 +108,9 @@ def digest_facts(path: Path) -> dict[str, Any]:
     try:
         with safetensors.safe_open(path, framework="np") as file:
             manifest = json.loads(file.get_tensor("manifest").tobytes()) if "manifest" in file.keys() else {}  # noqa: SIM118
-    except (OSError, ValueError, safetensors.SafetensorError):
+    except (OSError, ValueError, RecursionError, safetensors.SafetensorError):
+        manifest = None
+    if not isinstance(manifest, dict):
         return {**facts, "mode": "damaged"}
     if "steps" in manifest:  # a moment digest: sums over all samples, none of them mixed with a few others
         return {**facts, "mode": "moments and noise", "feature_shape": [manifest.get("features")]}

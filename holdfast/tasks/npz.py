@@ -28,6 +28,11 @@ def read_arrays(path: Path, keys: Collection[str], expected: str) -> dict[str, N
     except MemoryError:
         raise HoldfastError(f"{path} is too large for the memory of this machine.") from None
     except Exception:  # a stranger's bytes: zipfile has many words for what is wrong with them
+        with open(path, "rb") as alone:
+            if alone.read(6) == np.lib.format.MAGIC_PREFIX:
+                raise HoldfastError(
+                    f"{path} holds one array only; write it with numpy.savez_compressed and named keys."
+                ) from None
         raise HoldfastError(
             f"{path} is not a readable npz file; write it with numpy.savez_compressed and named keys."
         ) from None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError, brief, plain
 from holdfast.files import write_file
+from holdfast.tables import read_table
 
 
 class Sites:
@@ -25,7 +26,7 @@ class Sites:
         check_unique(names)
         self._names = list(names)
         self._bonds = bonds
-        self._tokens: dict[str, str] = json.loads(bonds.read_text()) if bonds and bonds.exists() else {}
+        self._tokens: dict[str, str] = read_table(bonds) if bonds and bonds.exists() else {}
         self._nodes: dict[int, int] = {}  # client -> node
         self._by_key: set[str] = set()  # sites whose node Flower vouches for
         self.refused: dict[int, str] = {}  # node -> why

@@ -1,0 +1,124 @@
+"""What a run's folder says of its rounds and of the state between two: written as JSON and safetensors, read strictly.
+
+A folder may come from a stranger. Whatever is not what a run of so many clients writes is refused, and texts are made
+fit for a terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core import State, pack, unpack
+from holdfast.errors import HoldfastError, brief, plain
+from holdfast.files import Damaged, load_tensors, read_metadata, save_tensors
+from holdfast.round import Record
+
+GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
+TEXTS = ("absent", "refused", "suspects")  # of a record: client -> words
+NUMBERS = ("weights", "scores", "credibility", "client_accuracy", "client_seconds")  # client -> number
+MOST = 2**53
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    return dataclasses.asdict(record)
+
+
+def record_from_json(line: Mapping[str, Any], clients: int) -> Record:
+    """A round's record; JSON has text for keys, clients are numbers."""
+    fields = {field.name: field for field in dataclasses.fields(Record)}
+    for name, field in fields.items():
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and name not in line:
+            raise HoldfastError(f"record: {name} is missing.")
+    values: dict[str, Any] = {}
+    for name, value in line.items():
+        if name not in fields:
+            raise HoldfastError(f"record: there is no {brief(name)}.")
+        try:
+            values[name] = _read(name, value, clients)
+        except (TypeError, ValueError, AttributeError):
+            raise HoldfastError(f"record: {name} is not what a run writes.") from None
+    return Record(**values)
+
+
+def _read(name: str, value: Any, clients: int) -> Any:
+    """One field of a record."""
+    if name in ("loss", "accuracy", "client_accuracy", "class_accuracy", "chance", "asked") and value is None:
+        return None
+    if name in TEXTS:
+        return {_client(client, clients): plain(_text(why)) for client, why in value.items()}
+    if name in NUMBERS:
+        return {_client(client, clients): _number(one) for client, one in value.items()}
+    if name == "seconds":
+        return {plain(_text(part), 40): _number(one) for part, one in value.items()}
+    if name == "notes":
+        return [plain(_text(note)) for note in _list(value)]
+    if name in ("stand_ins", "asked"):
+        return [_client(client, clients) for client in _list(value)]
+    if name == "class_accuracy":
+        return [None if one is None else _number(one) for one in _list(value)]
+    return _number(value) if name in ("loss", "accuracy", "chance") else _whole(value)
+
+
+def state_to_bytes(state: State, digests: Mapping[int, str]) -> bytes:
+    """A checkpoint: the state, with the names of the files that hold its digests."""
+    facts = {
+        "round": str(state.round),
+        "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
+        "absent": json.dumps(list(state.absent)),
+        "claims": json.dumps({str(client): samples for client, samples in state.claims.items()}),
+        "digests": json.dumps({str(client): file for client, file in digests.items()}),
+    }
+    return save_tensors(pack(**{group: getattr(state, group) for group in GROUPS}), facts)
+
+
+def state_from(data: bytes, clients: int) -> tuple[State, dict[int, str]]:
+    """The state of a checkpoint, and the files that hold its digests; one of another form is Damaged."""
+    tensors, facts = load_tensors(data), read_metadata(data)
+    try:
+        accepted, claims, names = (json.loads(facts.get(name, "{}")) for name in ("accepted", "claims", "digests"))
+        files = {_client(client, clients): _text(file) for client, file in names.items()}
+        state = State(
+            _whole(int(facts["round"])),
+            **{group: unpack(tensors, group) for group in GROUPS},
+            accepted={_client(client, clients): _whole(last) for client, last in accepted.items()},
+            absent=tuple(_client(client, clients) for client in _list(json.loads(facts["absent"]))),
+            claims={_client(client, clients): _whole(samples) for client, samples in claims.items()},
+        )
+        return state, files
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise Damaged("What it says of the run is not what a run writes.") from None
+
+
+def _client(value: object, clients: int) -> int:
+    client = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 else value
+    if type(client) is not int or not 0 <= client < clients:
+        raise ValueError
+    return client
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise ValueError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value

@@ -81,9 +81,10 @@ def state_from(data: bytes, clients: int) -> tuple[State, dict[int, str]]:
     try:
         accepted, claims, names = (json.loads(facts.get(name, "{}")) for name in ("accepted", "claims", "digests"))
         files = {_client(client, clients): _text(file) for client, file in names.items()}
+        groups: dict[str, Any] = {group: unpack(tensors, group) for group in GROUPS}
         state = State(
             _whole(int(facts["round"])),
-            **{group: unpack(tensors, group) for group in GROUPS},
+            **groups,
             accepted={_client(client, clients): _whole(last) for client, last in accepted.items()},
             absent=tuple(_client(client, clients) for client in _list(json.loads(facts["absent"]))),
             claims={_client(client, clients): _whole(samples) for client, samples in claims.items()},

@@ -141,7 +141,7 @@ def test_an_experiment_is_attacked_with_its_owners_records_before_it_is_run(tmp_
 
 def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> None:
     policy = tmp_path / "mine.toml"
-    policy.write_text('max_epsilon = 5.0\ndelta = 1e-5\nmodes = ["moments"]')
+    policy.write_text('max_epsilon = 5.0\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false')
     absence = {"name": "feddig", "mode": "moments", "epsilon": 2.0, "refresh": 1, "policy": str(policy)}
     run(experiment(absence=absence, rounds=2, scenario="none"), tmp_path / "out")
     said = report(tmp_path / "out")

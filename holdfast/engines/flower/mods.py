@@ -53,23 +53,18 @@ def digest_mod(
             return reply
         if str(context.node_id) not in asked[0]:  # type: ignore[operator]
             site = site_of(context)
-            values, labels = read_safely(features, context)
-            generator = rng(seed, -1, -1, f"digest of {site}")
-            digest = make_digest(values, labels, classes, generator=generator, spd=spd, encoder=encoder)
+            try:
+                values, labels = features(context)
+                generator = rng(seed, -1, -1, f"digest of {site}")
+                digest = make_digest(values, labels, classes, generator=generator, spd=spd, encoder=encoder)
+            except Exception:  # Flower sends an exception's text to the moderator, and this one may quote the data
+                log.exception("digest_mod: there is no digest of %s", site)
+                raise HoldfastError(SENTENCES["data"]) from None
             if may_leave(digest, site, context):
                 reply.content[DIGEST] = seal(seal_digest(digest, compact))
         return reply
 
     return mod
-
-
-def read_safely(features: ReadFeatures, context: Context) -> tuple[Tensor, Tensor]:
-    """The site's features; Flower sends the text of an exception to the moderator, so it must not quote the data."""
-    try:
-        return features(context)
-    except Exception:  # the user's own code, reading the user's own data
-        log.exception("digest_mod: the site's features cannot be read")
-        raise HoldfastError(SENTENCES["data"]) from None
 
 
 def may_leave(digest: Digest, site: str, context: Context) -> bool:

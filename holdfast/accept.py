@@ -8,7 +8,6 @@ a low one the client's own.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import torch
 
 from holdfast.core import Reply, State, Tensors, Update, unpack
 from holdfast.errors import brief, plain
+from holdfast.tensors import norm_of
 
 MOST = 2**48  # samples or steps
 TWICE = 2.0  # x the median: what a claim, or a running statistic, may differ from the others'
@@ -139,11 +139,6 @@ def too_long(delta: Tensors, max_norm: float | None) -> str | None:
 
 def all_finite(tensors: Tensors) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
-
-
-def norm_of(tensors: Tensors) -> float:
-    """The Euclidean norm of all the tensors as one vector."""
-    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors.values()))
 
 
 def describe(tensor: torch.Tensor) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.core import Tensors, size
 from holdfast.errors import HoldfastError
 from holdfast.files import grows_too_much
+from holdfast.tensors import bytes_of
 
 Kind = Literal["float32", "float16", "int8", "int6", "int4"]
 Scale = Literal["tensor", "coordinate"]
@@ -152,11 +153,6 @@ def restore_labels(tensors: Tensors, classes: int) -> Tensor:
     if index.numel() and (int(index.min()) < 0 or int(index.max()) >= classes):
         raise HoldfastError(f"a label names class {int(index.max())}, but there are only {classes} classes.")
     return torch.zeros(len(index), classes).scatter_add_(1, index, tensors["label_weight"].float())
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    """The tensor's values as bytes, whatever its kind."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def squeeze(tensor: Tensor) -> Tensor:

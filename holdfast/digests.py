@@ -19,12 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from holdfast.compact import KINDS, SCALES, Compact, bytes_of, restore, sha256_of, shrink
+from holdfast.compact import KINDS, SCALES, Compact, restore, sha256_of, shrink
 from holdfast.core import Scalars, Tensors
 from holdfast.errors import HoldfastError
 from holdfast.failures import Refusal
 from holdfast.files import write_file
 from holdfast.mixing import Laplace, Remainder, Strategy, Weights, laplace_noise, mixing_plan, mixing_weights
+from holdfast.tensors import bytes_of
 
 SCHEMA = "holdfast-digest/1"
 TEXTS = ("task", "encoder", "strategy", "weights", "noise")

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.accept import norm_of
 from holdfast.client import JOBS
 from holdfast.core import Reply, State, Tensors, Update, pack
 from holdfast.engines.embedded import without_script
@@ -29,6 +28,7 @@ from holdfast.play import resume, run
 from holdfast.round import Record
 from holdfast.runs import History, Run
 from holdfast.tasks import Samples, Task
+from holdfast.tensors import norm_of
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.weights import judgement
 

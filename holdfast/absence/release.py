@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from holdfast.compact import LEVELS, Compact, bytes_of
+from holdfast.compact import LEVELS, Compact
 from holdfast.context import About, Context, Owner
 from holdfast.core import Tensors
 from holdfast.digests import Digest, make_digest, open_digest, seal_digest
@@ -44,6 +44,7 @@ from holdfast.privacy.sampling import Pooled, draw, pool
 from holdfast.privacy.summary import MomentDigest, fewest, make, moments_claim
 from holdfast.privacy.wire import check_moments, open_moments, seal_moments
 from holdfast.randomness import rng
+from holdfast.tensors import bytes_of
 
 COMPACT = {  # how a digest travels, by the bits of a feature
     "32": Compact("float32"),

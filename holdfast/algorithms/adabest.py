@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.algorithms.fedavg import Correction, FedAvg, Work, add, average
+from holdfast.algorithms.fedavg import FedAvg, Work, add, average
 from holdfast.core import Tensors, Update
+from holdfast.learning.loop import Correction
 from holdfast.learning.settings import Learning
 
 

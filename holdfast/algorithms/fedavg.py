@@ -13,17 +13,14 @@ An algorithm is what happens at five moments; FedAvg does the least at each, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.learning.loop import Correction
 from holdfast.learning.objective import Objective
 from holdfast.learning.settings import Learning
-
-Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
 
 
 @dataclass(frozen=True)

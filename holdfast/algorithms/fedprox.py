@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from holdfast.algorithms.fedavg import Correction, FedAvg
+from holdfast.algorithms.fedavg import FedAvg
 from holdfast.core import Tensors
+from holdfast.learning.loop import Correction
 
 
 @dataclass(frozen=True)

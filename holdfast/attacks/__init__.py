@@ -32,6 +32,7 @@ from holdfast.attacks.updates import (
 from holdfast.choices import Choice, choose
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
+from holdfast.tensors import flat, unflat
 
 __all__ = ["ATTACKS", "Attack", "Sight", "awake", "backdoor_success", "choose_attack", "false_report", "tamper_updates"]
 
@@ -129,14 +130,3 @@ def false_report(
     if not isinstance(said, Mapping):
         raise HoldfastError(f"{told(attack, 'report')} must answer with an accuracy for each client, got {said!r}.")
     return said
-
-
-def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
-    """The named tensors as one vector, in the order of the names."""
-    return torch.cat([tensors[name].flatten() for name in names])
-
-
-def unflat(vector: Tensor, like: Tensors) -> Tensors:
-    """The opposite of flat: a vector cut into tensors of these names and shapes."""
-    parts = vector.split([tensor.numel() for tensor in like.values()])
-    return {name: part.view(like[name].shape) for name, part in zip(like, parts, strict=True)}

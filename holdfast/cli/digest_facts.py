@@ -99,9 +99,9 @@ def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
 
     import safetensors.torch
 
-    from holdfast.compact import bytes_of
     from holdfast.files import read_metadata
     from holdfast.privacy.findings import guessing_index
+    from holdfast.tensors import bytes_of
 
     content = path.read_bytes()
     manifest = read_metadata(content).get("digest")  # or in a tensor, as digests travel

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.algorithms.fedavg import Correction
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.learning.settings import Learning
 from holdfast.tasks import Metric, Samples
+
+Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
 
 
 class Gradients(Protocol):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, paper_claim
-from holdfast.compact import bytes_of
 from holdfast.core import Tensors
 from holdfast.digests import Digest, load_digest, open_digest
 from holdfast.encoders import never_negative
@@ -29,6 +28,7 @@ from holdfast.privacy.ledger import DP_SGD
 from holdfast.privacy.noise import system
 from holdfast.privacy.wire import is_moments, open_moments, read_manifest
 from holdfast.runs import Run
+from holdfast.tensors import bytes_of
 
 
 @dataclass(frozen=True)

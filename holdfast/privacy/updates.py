@@ -27,7 +27,6 @@ from typing import Any
 
 import safetensors.torch
 
-from holdfast.compact import bytes_of
 from holdfast.context import Owner
 from holdfast.core import Message, Reply
 from holdfast.files import Damaged, Store, read_metadata, save_tensors
@@ -39,6 +38,7 @@ from holdfast.privacy.house import check_delta, house_of, let_out
 from holdfast.privacy.ledger import DP_SGD
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.steps import GRID, Noisy
+from holdfast.tensors import bytes_of
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.compact import bytes_of, sha256_of
+from holdfast.compact import sha256_of
 from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 from holdfast.privacy import moments
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import Whole
 from holdfast.privacy.summary import COUNT_STEP, MOST_IN_ALL, MomentDigest, fewest
+from holdfast.tensors import bytes_of
 
 SCHEMA = "holdfast-moments/2"
 OLD = "holdfast-moments/1"

@@ -39,9 +39,10 @@ from holdfast.context import Context
 from holdfast.core import State, Tensors, Update
 from holdfast.errors import HoldfastError
 from holdfast.tasks import Samples
+from holdfast.tensors import unflat
 from holdfast.trust.asking import Reports, ask_testers, choose_testers
 from holdfast.trust.evidence import Flags, Values, near_duplicates
-from holdfast.trust.merging import average_buffers, shortened, stacked, unflat
+from holdfast.trust.merging import average_buffers, shortened, stacked
 from holdfast.trust.rows import norms_of
 from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.tester import help_of, help_tensors

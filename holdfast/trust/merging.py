@@ -9,23 +9,9 @@ import torch
 from torch import Tensor
 
 from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.tensors import flat, unflat
 from holdfast.trust.rows import Aggregate
 from holdfast.trust.weights import Judgement
-
-
-def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
-    """The named tensors as one vector."""
-    return torch.cat([tensors[name].flatten() for name in names])
-
-
-def unflat(vector: Tensor, like: Tensors) -> Tensors:
-    """A vector cut into tensors of these names and shapes.
-
-    >>> unflat(torch.tensor([1.0, 2.0, 3.0]), {"w": torch.zeros(1, 2), "b": torch.zeros(1)})
-    {'w': tensor([[1., 2.]]), 'b': tensor([3.])}
-    """
-    parts = vector.split([tensor.numel() for tensor in like.values()])
-    return {name: part.view(like[name].shape) for name, part in zip(like, parts, strict=True)}
 
 
 def stacked(updates: Sequence[Update]) -> Tensor:

@@ -19,8 +19,9 @@ from holdfast.learning.objective import TaskLoss
 from holdfast.models import fill, weights_of
 from holdfast.randomness import rng
 from holdfast.tasks import Samples
+from holdfast.tensors import flat
 from holdfast.trust import robust
-from holdfast.trust.merging import flat, judge_merged, judge_weighed, stacked
+from holdfast.trust.merging import judge_merged, judge_weighed, stacked
 from holdfast.trust.tester import accuracies, test_tensors
 from holdfast.trust.weights import Hearing, Judgement, Trust
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from holdfast.core import Tensors, Update, pack, unpack
 from holdfast.models import fill
 from holdfast.tasks import Metric, Samples
+from holdfast.tensors import norm_of
 
 
 def test_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> Tensors:
@@ -124,11 +124,6 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     }
     model.zero_grad()
     return gradient
-
-
-def norm_of(tensors: Tensors) -> float:
-    """The length of all the tensors as one vector."""
-    return math.sqrt(sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in tensors.values()))
 
 
 MEASURES = {"accuracy": accuracies, "help": help_of}

@@ -114,7 +114,10 @@ def flower(experiment: holdfast.Experiment, out: Path) -> None:
     from holdfast.engines.flower.moderator import play_over
     from holdfast.engines.flower.site import client_app
 
-    sites = {100 + i: {"partition-id": i, "folder": str(out / f"site-{i}")} for i in range(experiment.clients)}
+    policy = out / "policy.toml"
+    policy.write_text("min_records = 0\n")  # the sites of these rows are small
+    more = {"policy": str(policy)}
+    sites = {100 + i: {"partition-id": i, "folder": str(out / f"site-{i}"), **more} for i in range(experiment.clients)}
     play_over(InProcessGrid(client_app(experiment), sites), experiment, {"out": str(out / "run")})
 
 

@@ -14,6 +14,7 @@ import pytest
 from test_algorithms_bench import Bench, plain
 
 from holdfast.algorithms import AdaBest, FedAvg, FedDyn, FedNova, FedProx, Scaffold
+from holdfast.trust import Uniform
 
 TARGETS = [8.0, -16.0]
 
@@ -57,11 +58,10 @@ def test_fednova() -> None:
 
 def test_fednova_keeps_the_fixed_point_that_fedavg_loses() -> None:
     # With tiny steps, FedAvg is drawn to the client that takes more of them; FedNova stays at sum p_i m_i.
-    # Equal samples, client 0 with one step (batch of 3), client 1 with three: p = (1/2, 1/2), the minimum is at -4.
+    # Client 0 takes one step, client 1 three, and both count alike: p = (1/2, 1/2), the minimum is at -4.
     # To first order in lr a client moves k lr (m - w): FedAvg rests where (8 - w) + 3 (-16 - w) = 0, at w = -10.
-    bench = Bench(FedNova(), TARGETS, [3, 3], plain(2.0**-12))
-    one_batch = replace(bench.learning, batch_size=3)
-    bench.clients[0] = replace(bench.clients[0], learning=one_batch)
+    bench = Bench(FedNova(), TARGETS, [1, 3], plain(2.0**-12))
+    bench.method = replace(bench.method, trust=Uniform())
     bench.state = bench.state.next(model={"w": bench.state.model["w"] - 4.0})
     # At -4, FedAvg would move by lr (12 - 3 * 12)/2 = -0.003; of FedNova's move only terms of lr^2 are left.
     assert bench.play() == pytest.approx(-4.0, abs=2e-5)

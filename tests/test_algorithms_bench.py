@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.absence import Nothing
+from holdfast.accept import Sizes
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.client import Client
 from holdfast.context import About
@@ -79,6 +80,7 @@ class Bench:
             rounds=self.rounds,
             clients=count,
             seed=0,
+            sizes=Sizes(self.samples),
             bench=Workbench(OneWeight(), half_square, nearness, About()),
             schedule=self.schedule,
         )

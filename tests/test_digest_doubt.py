@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.absence import FedDig
 from holdfast.absence.doubt import Cells, agreements, cells_of, contradicted, in_words, mixed_cells, moment_cells
+from holdfast.client import samples_in
 from holdfast.core import Message, Reply, State, Tensors, Update
 from holdfast.digests import make_digest
 from holdfast.experiment import Experiment, from_table
@@ -138,11 +139,14 @@ def four_of_a_kind(client: int) -> Tensors:
 
 def after_digests(method_trust: object, holders: Sequence[int] = range(5)) -> tuple[State, State]:
     method = replace(method_with(FedDig(settle="always"), clients=5), trust=method_trust)  # type: ignore[arg-type]
-    before = start(method)
+    before = replace(start(method), claims=dict.fromkeys(range(5), 40))
     replies = [reply(client, [[0.0, 0.0], [0.0, 0.0]], four_of_a_kind(client)) for client in holders]
     digests, refused = method.absence.receive(before, replies, method)
     assert not refused
-    return before, method.absence.server_step(before, replace(before, digests=digests), [], [], method)
+    after = replace(before, digests=digests)
+    if method.trust.doubts_digests:
+        after = method.absence.review(before, after, method)
+    return before, method.absence.server_step(before, after, [], [], method)
 
 
 def test_a_contradicted_digest_does_not_teach_and_is_named() -> None:
@@ -163,10 +167,10 @@ def test_digests_are_judged_once_and_again_when_one_is_new() -> None:
     before, judged = after_digests(Jury())
     method = replace(method_with(FedDig(settle="always"), clients=5), trust=Jury())
     marked = replace(judged, absence={**judged.absence, "contradicted": torch.full((5,), 0.5, dtype=torch.float64)})
-    same = method.absence.server_step(marked, marked, [], [], method)
+    same = method.absence.review(marked, marked, method)
     assert same.absence["contradicted"].tolist() == [0.5] * 5, "nothing new, nothing to judge"
     mended = {**judged.digests, 4: four_of_a_kind(3)}
-    better = method.absence.server_step(marked, replace(marked, digests=mended), [], [], method)
+    better = method.absence.review(marked, replace(marked, digests=mended), method)
     assert in_words(better.absence) == in_words(before.absence) == {}
 
 
@@ -219,7 +223,8 @@ def test_every_mode_is_judged(absence: str) -> None:
     plan = make_plan(played(absence=absence, samples=4000))
     model, feddig = plan.model(), plan.method.absence
     assert isinstance(feddig, FedDig)
-    digests = {c: feddig.make_digest(plan.client(c, model, None), 0) for c in range(8)}
+    clients = [plan.client(c, model, None) for c in range(8)]
+    digests = {client.id: feddig.make_digest(client, samples_in(client, 0), 0) for client in clients}
     cells = {c: cells_of(feddig, plan.method, sealed) for c, sealed in digests.items()}
     assert all(judged for _, judged in agreements(list(cells.values())))
     assert sorted(contradicted(cells)) == sorted(plan.hostile)

@@ -47,6 +47,8 @@ class Hearing:
 class Testing:
     """What a rule asks testers in a round: known to everybody from the experiment, so that nobody can ask for more."""
 
+    __test__: ClassVar[bool] = False  # its name is no call for pytest
+
     measure: str  # see tester.MEASURES
     most: int  # samples that a tester tests on
     patches: bool = False  # whether testers look for backdoors too

@@ -100,7 +100,7 @@ def test_the_digest_of_a_site_whose_update_is_refused_stands_in() -> None:
     spoils: dict[int, Spoil] = {}
     strategy = FedDig(fedavg(), net, server_epochs=0)
     start(strategy, grid_of(app_with(spoils)))
-    assert "site-2" in strategy.digests
+    assert "node-102" in strategy.digests
     spoils[2] = with_bias(torch.full((3,), math.nan))
     bias = start(strategy, grid_of(app_with(spoils)))["bias"]
     assert bias.isfinite().all()

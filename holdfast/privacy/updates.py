@@ -25,11 +25,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
 from holdfast.context import Owner
 from holdfast.core import Message, Reply
-from holdfast.files import Damaged, Store, read_metadata, save_tensors
+from holdfast.files import Damaged, Store, load_tensors, read_metadata, save_tensors
 from holdfast.learning.settings import Learning
 from holdfast.privacy import claim as claims
 from holdfast.privacy.accounting import steps_epsilon
@@ -159,12 +157,12 @@ class Kept:
             return None
         try:
             data = Store(self._folder).read(_name(message))
+            about, tensors = read_metadata(data), load_tensors(data)
         except Damaged:
             return None
-        about = read_metadata(data)
-        if about["asked"] != hash_of(message):
+        if about.get("asked") != hash_of(message):
             return None
-        return Reply(message.client, safetensors.torch.load(data), json.loads(about["scalars"]))
+        return Reply(message.client, tensors, json.loads(about["scalars"]))
 
     def write(self, message: Message, reply: Reply) -> Reply:
         if self._folder is not None:

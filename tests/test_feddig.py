@@ -278,8 +278,8 @@ def test_stand_ins_that_were_begun_early_give_the_same_bits() -> None:
 def test_stand_ins_nobody_waited_for_are_not_lost_work_for_others() -> None:
     method = method_with(FedDig())
     state = replace(start(method), digests=DIGESTS, absent=(0, 1))
-    assert StandIns(FedDig(), state, method).result([]) == []
-    assert [u.client for u in StandIns(FedDig(), state, method).result([1])] == [1]
+    assert StandIns(FedDig(), state, range(2), method).result([]) == []
+    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1])] == [1]
 
 
 # Bad digests: one sentence, and nothing is lost -------------------------------------------------------------------
@@ -298,7 +298,7 @@ BAD = {
     "damaged": (change(DIGESTS[1], features=torch.ones(1, 2)), "SHA-256"),
     "not a number": (change(DIGESTS[1], features=torch.full((1, 2), math.nan)), "damaged"),
     "empty": ({"manifest": torch.zeros(0, dtype=torch.uint8)}, "no readable manifest"),
-    "absent with a reason": ({"none": torch.tensor(list(b"lower spd"), dtype=torch.uint8)}, "lower spd"),
+    "absent with a reason": ({"none": torch.tensor(list(b"few"), dtype=torch.uint8)}, "too few records"),
     "absent with a long reason": ({"none": torch.full((10_000,), 255, dtype=torch.uint8)}, "there is none"),
 }
 
@@ -339,7 +339,7 @@ def test_a_digest_that_is_refused_is_asked_for_again() -> None:
     ("options", "sentence"),
     [
         ({"spd": 0}, "spd and size must be at least 1"),
-        ({"server_epochs": -1}, "not negative"),
+        ({"server_epochs": -1}, "not be negative"),
         ({"server_lr": 0.0}, "server_lr must be positive"),
         ({"ema": 1.0}, "ema must be in"),
         ({"epsilon": 0.0}, "epsilon must be positive"),

@@ -118,7 +118,7 @@ def test_an_algorithm_that_needs_sgds_reach_is_refused_with_others(algorithm: st
         ({"optimizer": "adam:beta3=1"}, "'adam' has no option 'beta3'"),
         ({"optimizer": "adam:beta1=1"}, "beta1 and beta2 must be in"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum is of 'sgd', and adam has beta1 in its place"),
-        ({"optimizer": "holdfast.algorithms:FedAvg"}, "derive a class from holdfast.learning.optimizers.Optimizer"),
+        ({"optimizer": "holdfast.algorithms:FedAvg"}, "derive a class from holdfast.learning.settings.Optimizer"),
         ({"optimizer": "test_optimizers:Clumsy"}, "does not work here (KeyError: 'speed')"),
         ({"schedule": "cosinus"}, "schedule: 'cosinus' is not known; did you mean 'cosine'?"),
         ({"schedule": "step"}, "'step' needs the option 'every'"),

@@ -43,7 +43,7 @@ def test_an_audit_finds_noise_that_is_too_small() -> None:
     claim = replace(claim_of(weak, (4,), 3), epsilon_total=1.0)
     found = audit_release(weak, claim, worst_pair("moments", 4), 3, 120, seeded(0))
     assert not found.passed
-    assert str(found).startswith("FAIL")
+    assert str(found).startswith("REFUTED")
 
 
 def test_labels_are_audited_too() -> None:

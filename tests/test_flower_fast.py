@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import os
@@ -22,6 +23,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
+import holdfast
 from holdfast.engines.flower import waits
 from holdfast.engines.flower.app import write_app
 from holdfast.engines.flower.inprocess import InProcessGrid
@@ -63,6 +65,20 @@ clients = 1
 batch_size = 32
 workers = 0
 """
+
+
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+
+
+def test_no_other_file_needs_more_than_flowers_public_api() -> None:
+    """Late imports are not seen here: the strange Flower below shows that nothing depends on them."""
+    needed = set()
+    for path in Path(holdfast.__file__).parent.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            needed |= {path.name for name in names if name.split(".")[0] == "flwr" and name not in PUBLIC}
+    assert needed == {"fast.py"}
 
 
 def test_the_flower_that_is_installed_fits() -> None:

@@ -141,9 +141,8 @@ def test_the_news_of_a_site_are_said_once(tmp_path: Path) -> None:
         assert "site-0: the SuperNode ended with code 1 and is started again." in said
         assert "Failed to activate SuperNode. Its key is not registered" in said
         assert said.endswith(f"Its log: {log}")
-        file.write(
-            "led, retrying\nConnection attempt failed, retrying\nFlower's own way is used, seconds slower.\nConnection successful\nSuperNode ID: 2\n"
-        )
+        file.write("led, retrying\nConnection attempt failed, retrying\nFlower's own way is used, seconds slower.\n")
+        file.write("Connection successful\nSuperNode ID: 2\n")
         file.flush()
         away, slower, there = news.read()
     assert slower == "site-0: Flower's own way is used, seconds slower."

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from engine_helpers import GENEROUS, environment, experiment, marked, wait_until
 from flower_helpers import Spoilt, hostile, nodes, play
-from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
-from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -141,9 +141,11 @@ def test_the_news_of_a_site_are_said_once(tmp_path: Path) -> None:
         assert "site-0: the SuperNode ended with code 1 and is started again." in said
         assert "Failed to activate SuperNode. Its key is not registered" in said
         assert said.endswith(f"Its log: {log}")
-        file.write("led, retrying\nConnection attempt failed, retrying\nConnection successful\nSuperNode ID: 2\n")
+        file.write("led, retrying\nConnection attempt failed, retrying\nFlower's own way is used, seconds slower.\n")
+        file.write("Connection successful\nSuperNode ID: 2\n")
         file.flush()
-        away, there = news.read()
+        away, slower, there = news.read()
+    assert slower == "site-0: Flower's own way is used, seconds slower."
     assert "the SuperLink at there:1 cannot be reached; it keeps trying" in away
     assert there == "site-0 is at work: the SuperLink at there:1 has let it in."
 
@@ -169,19 +171,32 @@ def commands(page: str, program: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
 
 
+def options(words: list[str]) -> dict[str, str]:
+    """The options of a command line, each with what follows it."""
+    return {a: b for a, b in pairwise([*words, ""]) if a.startswith("--")}
+
+
+def known(program: str) -> set[str]:
+    """The options that a program of Flower's says it has."""
+    path = Path(sys.executable).parent / program
+    said = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"--[a-z-]+", said))
+
+
 def test_flower_understands_the_supernodes_of_the_pages_and_those_of_one_machine_have_ports_of_their_own() -> None:
-    parser = _parse_args_run_supernode()
-    here = [parser.parse_args(words) for words in commands("examples/flower-quickstart/README.md", "flower-supernode")]
-    assert [node.node_config for node in here] == ["partition-id=0", "partition-id=1", "partition-id=2"]
-    assert len({node.port for node in here}) == 3
-    [plain] = [parser.parse_args(words) for words in commands("docs/real-sites.md", "flower-supernode")]
-    assert plain.root_certificates
-    assert plain.auth_supernode_private_key
+    here = [options(words) for words in commands("examples/flower-quickstart/README.md", "flower-supernode")]
+    assert [node["--node-config"] for node in here] == ["partition-id=0", "partition-id=1", "partition-id=2"]
+    assert len({node["--port"] for node in here}) == 3
+    [plain] = [options(words) for words in commands("docs/real-sites.md", "flower-supernode")]
+    assert plain["--root-certificates"]
+    assert plain["--auth-supernode-private-key"]
+    assert known("flower-supernode") >= {*here[0], *plain}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/real-sites.md", "examples/flower-quickstart/README.md"])
 def test_each_page_that_starts_a_superlink_says_all_that_flwr_needs(page: str) -> None:
     [words] = commands(page, "flower-superlink")
-    assert not _parse_args_run_superlink().parse_args(words).runtime_dependency_install
+    assert "--disable-runtime-dependency-installation" in words
+    assert known("flower-superlink") >= {*options(words)}
     name = commands(page, "flwr run")[0][2]  # run APP NAME
     assert f"[superlink.{name}]" in (ROOT / page).read_text()

@@ -11,7 +11,7 @@ import pytest
 from engine_helpers import experiment
 from flower_helpers import Spoilt, hostile, nodes, play
 from flwr.app import Message as Packet
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.clientapp import ClientApp
 
 from holdfast.core import Absent, Message
 from holdfast.engines.flower.answers import read_answer
@@ -64,7 +64,7 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
 def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(
     job: str, changes: dict[str, Any], sentence: str
 ) -> None:
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower stamps each message with these
+    InProcessGrid(ClientApp(), {})  # from here on messages can be made in this process
     letter = replace(Letter(0, 3, job, scalars={"accuracy": 0.5}), **changes)
     asked = Packet(encode(Letter(0, 3, job)), dst_node_id=1, message_type="train.job")
     answer = read_answer(Packet(encode(letter), reply_to=asked), Message(0, 3, job), 1000)

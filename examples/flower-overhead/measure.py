@@ -1,6 +1,6 @@
 """What an exchange costs beyond training, in seconds, bytes and memory: real processes on loopback.
 
-python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--waits flower] [--durable] [--insecure]
+python examples/flower-overhead/measure.py --sites 3 --rounds 6 [--half both] [--plain] [--durable] [--insecure]
 
 A small relay stands between the sites and the SuperLink and counts what passes, TLS and Flower's own talk included.
 """
@@ -73,11 +73,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--half", default="none", choices=["none", "updates", "both"])
     parser.add_argument("--task", default="fashion-mini")
-    parser.add_argument("--waits", default="short", choices=["short", "flower"], help="flower: leave its waits alone")
+    parser.add_argument("--plain", action="store_true", help="Flower's own way, without fast.py")
     parser.add_argument("--durable", action="store_true", help="the SuperLink keeps its state on disk")
     parser.add_argument("--insecure", action="store_true")
     chosen = parser.parse_args()
-    os.environ["HOLDFAST_WAITS"] = chosen.waits
+    os.environ["HOLDFAST_FLOWER"] = "plain" if chosen.plain else "fast"
     wanted = from_table({
         "task": chosen.task, "clients": chosen.sites, "rounds": chosen.rounds, "evaluate_every": chosen.rounds,
         "model": "cnn", "partition": "iid",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from logging import WARNING
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MessageType, MetricRecord, RecordDict
 from flwr.app import Message as Packet
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -21,7 +19,9 @@ from holdfast.core import Tensors
 from holdfast.engines.flower.mods import unseal
 from holdfast.errors import HoldfastError, brief
 
+log = logging.getLogger("flwr")  # where Flower logs
 Settings = ConfigRecord
+UNKNOWN = 0  # Flower's code of an error without one of its own
 FAR = 1e6  # the norm of a change that no training makes
 
 
@@ -75,8 +75,8 @@ class Around(Strategy):
             if packet.has_content() and not fault and form_of(packet.content) != usual:
                 fault = f"it holds {form_of(packet.content)[:200]}, the others {usual[:200]}"
             if fault:
-                log(WARNING, "%s: the update of node %d is refused: %s", type(self).__name__, node, fault)
-                packet = answer_as(node, Error(ErrorCode.UNKNOWN, f"its update is refused: {fault}"))
+                log.warning("%s: the update of node %d is refused: %s", type(self).__name__, node, fault)
+                packet = answer_as(node, Error(UNKNOWN, f"its update is refused: {fault}"))
             answers.append(packet)
         return answers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,8 @@ from flwr.app import Context, Error, RecordDict
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
+
+from holdfast.errors import HoldfastError
 
 UserConfig = dict[str, Any]
 
@@ -27,7 +27,8 @@ class InProcessGrid(Grid):
         names: Mapping[int, str] | None = None,
         run_config: UserConfig | None = None,
     ) -> None:
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # Flower stamps each message with these
+        mine = private().Identity
+        mine.run_id = mine.node_id = mine.task_id = 1  # Flower stamps each message with these
         self._app = app
         self._run_config = run_config or {}
         self.nodes = dict(nodes)
@@ -80,8 +81,22 @@ class InProcessGrid(Grid):
             return Packet(Error(2, f"{type(error)}:<'{error}'>"), reply_to=packet)
 
 
+@cache
+def private() -> Any:
+    """What this grid needs of Flower's inside; nothing else of Holdfast needs it."""
+    try:
+        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError as error:
+        raise HoldfastError(
+            f"InProcessGrid does not fit this Flower ({error}); try the app out with `holdfast flower up`."
+        ) from None
+    return SimpleNamespace(parts=get_all_nested_objects, join=inflate_object_from_contents, Identity=TaskIdentity)
+
+
 def through_bytes(packet: Packet) -> Packet:
     """The packet as it is after the way through Flower's serialisation."""
-    objects = get_all_nested_objects(packet)
-    contents = {number: item.deflate() for number, item in objects.items()}
-    return inflate_object_from_contents(packet.object_id, contents)  # type: ignore[return-value]
+    contents = {number: item.deflate() for number, item in private().parts(packet).items()}
+    copy: Packet = private().join(packet.object_id, contents)
+    return copy

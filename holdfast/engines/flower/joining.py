@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.engines.flower.keys import is_host
+from holdfast.engines.flower.waits import PLAIN
 from holdfast.errors import NOT_DONE, HoldfastError
 
 TURNED_AWAY = "Failed to activate SuperNode"  # as Flower says it
@@ -97,7 +98,7 @@ class News:
         elif "SuperNode ID:" in line or ("Connection successful" in line and self._joined):
             self._joined = True
             return f"{self._site} is at work: {link} has let it in."
-        elif line.startswith(NOT_DONE):
+        elif line.startswith((NOT_DONE, PLAIN)):
             return f"{self._site}: {line}"
         elif "Connection attempt failed" in line:
             return f"{self._site}: {link} cannot be reached; it keeps trying. Its log: {self._log}"

@@ -31,9 +31,16 @@ NAME = "up"  # of the connection in Flower's configuration
 START = 120.0  # seconds a loaded machine may take to start a SuperLink
 GRACE = 5.0  # seconds for processes to end when asked to
 FLWR = """import json, sys
-from flwr.cli.app import app
+from importlib.metadata import entry_points
+[command] = entry_points(group="console_scripts", name="flwr")
+run = command.load()
 for words in json.loads(sys.argv[1]):
-    app(words, standalone_mode=False)
+    sys.argv = ["flwr", *words]
+    try:
+        run()
+    except SystemExit as end:
+        if end.code:
+            raise
 """
 
 
@@ -103,7 +110,7 @@ class Local:
         config: Mapping[str, Any] | None = None,
         app: Path | None = None,
     ) -> None:
-        """Start a site: the process that works for it, which keeps its SuperNode up."""
+        """Start a site: the process that keeps its SuperNode up."""
         own = self.folder / "sites" / site
         make_folder(own)
         words = {"site": site, "folder": str(own.resolve()), **(config or {})}
@@ -115,11 +122,10 @@ class Local:
             security = ["--root-certificates", str(ca or self.keys / "ca.crt")]
             security += ["--auth-supernode-private-key", str(key or self.keys / f"{site}.key")]
         port = str(free_port())
-        node = [sys.executable, "-m", "holdfast.engines.flower.node"]
-        node += ["--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
-        node += ["--isolation", "process", "--node-config", pairs(words), *security]
-        work = [sys.executable, "-m", "holdfast.engines.flower.executor", f"127.0.0.1:{port}"]
-        self._start(site, [*work, *(["--app", str(app.resolve())] if app else []), "--", *node])
+        node = ["--superlink", superlink or f"127.0.0.1:{self.port}", "--port", port]
+        node += ["--node-config", pairs(words), *security]
+        keeper = [sys.executable, "-m", "holdfast.engines.flower.keeper", f"127.0.0.1:{port}"]
+        self._start(site, [*keeper, *(["--app", str(app.resolve())] if app else []), "--", *node])
 
     def begin(self, app: Path, **settings: Any) -> subprocess.Popen[bytes]:
         """Begin a run of an app; the process that is returned follows its log and ends with it."""

@@ -30,7 +30,7 @@ from holdfast.engines.flower.inprocess import InProcessGrid
 from holdfast.engines.flower.policy import fingerprint_of
 from holdfast.engines.flower.puller import Puller
 from holdfast.engines.flower.sites import Sites, usual_names
-from holdfast.engines.flower.waits import shorten_grid
+from holdfast.engines.flower.waits import faster
 from holdfast.errors import HoldfastError, nearest
 from holdfast.experiment import Experiment, load
 from holdfast.plan import Plan
@@ -96,7 +96,8 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         half_up, half_down = HALF[settings["half"]]
         pull = None
         if not isinstance(grid, InProcessGrid):
-            shorten_grid()
+            if fast := faster():
+                fast.shorten_grid()
             pull = Puller(grid).pull
         federation = GridFederation(
             grid,

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.app import Message as Packet
-from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
 from holdfast.compact import Compact
@@ -30,6 +29,8 @@ from holdfast.randomness import rng
 log = logging.getLogger("holdfast")
 
 DIGEST, WANTED, TESTED = "holdfast-digest", "holdfast-have", "holdfast-test"
+Answer = Callable[[Packet, Context], Packet]
+Mod = Callable[[Packet, Context, Answer], Packet]  # as Flower means it
 ReadFeatures = Callable[[Context], tuple[Tensor, Tensor]]  # the site's features (n, ...) and whole-number labels (n,)
 
 
@@ -46,7 +47,7 @@ def digest_mod(
     if compact is None:
         raise HoldfastError(f"digest_mod: bits must be 8, 16 or 32, got {bits}.")
 
-    def mod(packet: Packet, context: Context, call_next: ClientAppCallable) -> Packet:
+    def mod(packet: Packet, context: Context, call_next: Answer) -> Packet:
         reply = call_next(packet, context)
         asked = [record[WANTED] for record in packet.content.config_records.values() if WANTED in record]
         if not asked or not reply.has_content():
@@ -100,7 +101,7 @@ def warn_once() -> None:
 def peer_test_mod() -> Mod:
     """Tests the models of peers with the app's own evaluate function, and answers with their scores."""
 
-    def mod(packet: Packet, context: Context, call_next: ClientAppCallable) -> Packet:
+    def mod(packet: Packet, context: Context, call_next: Answer) -> Packet:
         config = packet.content.config_records.get("config", ConfigRecord())
         if TESTED not in config:
             return call_next(packet, context)

@@ -14,17 +14,16 @@ Both refuse a reply that is no update: wrong names, shapes or types, not finite,
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from logging import INFO, WARNING
 from typing import get_args
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
 from flwr.app import Message as Packet
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
@@ -41,6 +40,8 @@ from holdfast.randomness import rng
 from holdfast.tasks import Samples
 from holdfast.trust.asking import Manner, choose_testers, read_report
 from holdfast.trust.fedtest import FedTest as Published
+
+log = logging.getLogger("flwr")  # where Flower logs
 
 
 class FedDig(Around):
@@ -99,7 +100,7 @@ class FedDig(Around):
                 self._usual = packet.content
         missing = [site for site in sorted(self._digests) if site not in heard]
         if missing:
-            log(INFO, "FedDig: the digests of %s stand in", ", ".join(missing))
+            log.info("FedDig: the digests of %s stand in", ", ".join(missing))
         packets += [self._stand_in(server_round, site) for site in missing]
         arrays, metrics = super().aggregate_train(server_round, packets)
         if arrays is not None and self._digests and self._server_epochs:
@@ -127,7 +128,7 @@ class FedDig(Around):
                 raise HoldfastError(f"its features have the shape {opened.feature_shape}, those of others {usual}.")
             self._digests[site] = opened
         except Exception as error:  # a stranger's bytes: numpy and torch have many words for what is wrong
-            log(WARNING, "FedDig: the digest of %s is refused: %s", site, plain(str(error)))
+            log.warning("FedDig: the digest of %s is refused: %s", site, plain(str(error)))
 
     def _stand_in(self, server_round: int, site: str) -> Packet:
         """What the site would have answered, learnt from its digest."""
@@ -268,7 +269,7 @@ class FedTest(Around):
         for tester, nodes in asked.items():
             fault, values = read_scores(heard.get(tester), nodes)
             if fault:
-                log(WARNING, "FedTest: tester %d is ignored in this round: %s", tester, fault)
+                log.warning("FedTest: tester %d is ignored in this round: %s", tester, fault)
             for node, value in values.items():
                 found.setdefault(node, []).append(value)
         return {node: statistics.fmean(values) for node, values in found.items()}

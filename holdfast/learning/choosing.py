@@ -42,6 +42,7 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg) -> Learning:
         experiment.weight_decay,
         optimizer,
         experiment.clip_norm,
+        experiment.precision,
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from holdfast.algorithms.fedavg import FedAvg, Work
 from holdfast.core import Tensors, pack
+from holdfast.learning.device import CPU, device_of, moved, seeded
 from holdfast.learning.loop import Gradients, train
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states
@@ -61,11 +62,12 @@ def learn(
     `memory` is the algorithm's, `kept` the optimiser's state.
     """
     fill(model, sent.model, sent.buffers)
-    correction = algorithm.correction(sent.model, sent.server, memory)
-    objective = algorithm.objective(objective, sent.model, sent.server, memory)
+    device = device_of(model)
+    known = [moved(tensors, device) for tensors in (sent.model, sent.server, memory)]
+    correction = algorithm.correction(*known)
+    objective = algorithm.objective(objective, *known)
     states = begin_states(learning.optimizer, dict(model.named_parameters()), kept or {})
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
-        torch.manual_seed(chance)
+    with GLOBAL_GENERATOR, seeded(chance, device):  # a user's model may draw from it (dropout)
         steps, loss = train(model, samples, learning, order, objective, correction, gradients, states)
     delta = {name: weight.sub_(sent.model[name]) for name, weight in weights_of(model).items()}
     remembered = algorithm.remember(delta, Work(round, steps, last, learning), sent.server, memory)
@@ -77,4 +79,4 @@ def kept_states(states: States, learning: Learning) -> Tensors:
     if not learning.optimizer.keep:
         return {}
     plain = {name: {part: t.contiguous() for part, t in state.items()} for name, state in states.items()}
-    return pack(optimizer=pack(**plain))
+    return moved(pack(optimizer=pack(**plain)), CPU)

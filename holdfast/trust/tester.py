@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core import Tensors, Update, pack, unpack
+from holdfast.learning.device import batch_on, outputs
 from holdfast.models import fill
 from holdfast.tasks import Metric, Samples
 
@@ -46,7 +47,7 @@ def accuracies(
     One model after the other: stacking their weights (vmap) turns convolutions into grouped ones, which are slower.
     """
     sent, buffers = unpack(tensors, "model"), unpack(tensors, "buffers")
-    inputs, labels = samples.batch(torch.arange(len(samples)))
+    inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
     found = {}
     model.eval()
     for client in clients:
@@ -113,13 +114,13 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     inputs, labels = samples.batch(torch.arange(len(samples)))
     classes = classes_of(labels).long()
     with torch.enable_grad():
-        output = model(*inputs)
+        output = outputs(model, *inputs)
         counts = torch.bincount(classes, minlength=output.shape[1])
         chance = output.masked_fill(counts == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
         weights = 1 / counts[classes].float()
         ((chance * weights).sum() / weights.sum()).backward()
     gradient = {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()
+        name: torch.zeros_like(weight, device="cpu") if weight.grad is None else weight.grad.detach().cpu().clone()
         for name, weight in model.named_parameters()
     }
     model.zero_grad()

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from holdfast.absence import ABSENCES, Nothing
 from holdfast.accept import Sizes
 from holdfast.algorithms import ALGORITHMS
-from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.fedavg import FedAvg, at_home, shared
 from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.fitting import rehearse
 from holdfast.choices import Choice, choose, refuse_other
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core import State
+from holdfast.core import State, Tensors
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError, plain
 from holdfast.experiment import Experiment
@@ -92,7 +92,15 @@ class Plan:
             guard=self.guard,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
+            home=self.home(),
         )
+
+    def home(self) -> Tensors:
+        """What stays at each client, as it is before its first training."""
+        if not self.method.keeps_home:
+            return {}
+        model = self.model()
+        return at_home(self.method.algorithm, {**weights_of(model), **buffers_of(model)})
 
     def stamped(self, few: Samples) -> Stamped | None:
         """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
@@ -115,14 +123,15 @@ class Plan:
         model = self.model()
         weights = weights_of(model)
         method = self.method
+        common = shared(method.algorithm, weights)
         return State(
             round=0,
             model=weights,
             buffers=buffers_of(model),
-            algorithm=method.algorithm.begin(weights),
+            algorithm=method.algorithm.begin(common),
             absence=method.absence.begin(method),
             trust=method.trust.begin(method.clients),
-            server_optimizer=method.server_optimizer.begin(weights),
+            server_optimizer=method.server_optimizer.begin(common),
         )
 
 
@@ -194,6 +203,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
 def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
+    algorithm = algorithm.fitted(bench.model)
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -306,7 +316,8 @@ def try_out(plan: Plan) -> None:
     few, model = plan.prepare(raw), plan.model().eval()
     try_batch(plan, model, few, "model: it does not fit samples")
     if plan.guard is not None:
-        method, weights = plan.method, weights_of(model)
+        method = plan.method
+        weights = shared(method.algorithm, weights_of(model))
         server = method.algorithm.broadcast(method.algorithm.begin(weights))
         check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
     rehearse_steps(plan.experiment, plan.method, plan.first_state())

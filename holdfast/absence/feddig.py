@@ -186,7 +186,9 @@ class FedDig(ReleaseOptions, Nothing):
             order=rng(context.seed, state.round, client, "batches"),
             chance=seed_of(context.seed, state.round, client, "model"),
         )
-        return Update(client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True)
+        return Update(
+            client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra
+        )
 
     def standing(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from holdfast.algorithms.fedavg import FedAvg, Work
+from holdfast.algorithms.fedavg import Correction, FedAvg, Work, at_home, shared
 from holdfast.core import Tensors, pack
 from holdfast.learning.device import CPU, device_of, moved, seeded
 from holdfast.learning.loop import Gradients, train
@@ -38,7 +38,8 @@ class Learnt:
     buffers: Tensors
     steps: int
     loss: float  # mean of the last epoch
-    memory: Tensors  # what the algorithm and, if it keeps anything, the optimiser remember
+    memory: Tensors  # what the algorithm remembers, what stays at home and, if it keeps any, the optimiser's state
+    extra: Tensors  # what the algorithm sends with the change
 
 
 def learn(
@@ -64,14 +65,26 @@ def learn(
     fill(model, sent.model, sent.buffers)
     device = device_of(model)
     known = [moved(tensors, device) for tensors in (sent.model, sent.server, memory)]
-    correction = algorithm.correction(*known)
+    correction = of_shared(algorithm, algorithm.correction(*known))
     objective = algorithm.objective(objective, *known)
     states = begin_states(learning.optimizer, dict(model.named_parameters()), kept or {})
     with GLOBAL_GENERATOR, seeded(chance, device):  # a user's model may draw from it (dropout)
         steps, loss = train(model, samples, learning, order, objective, correction, gradients, states)
-    delta = {name: weight.sub_(sent.model[name]) for name, weight in weights_of(model).items()}
-    remembered = algorithm.remember(delta, Work(round, steps, last, learning), sent.server, memory)
-    return Learnt(delta, buffers_of(model), steps, loss, {**remembered, **kept_states(states, learning)})
+    weights, buffers = weights_of(model), buffers_of(model)
+    home = pack(home={**at_home(algorithm, weights), **at_home(algorithm, buffers)})
+    delta = {name: weight.sub_(sent.model[name]) for name, weight in shared(algorithm, weights).items()}
+    work = Work(round, steps, last, learning)
+    remembered = algorithm.remember(delta, work, sent.server, memory)
+    kept_too = {**remembered, **home, **kept_states(states, learning)}
+    extra = algorithm.enclose(delta, work, sent.server, memory)
+    return Learnt(delta, shared(algorithm, buffers), steps, loss, kept_too, extra)
+
+
+def of_shared(algorithm: FedAvg, correction: Correction | None) -> Correction | None:
+    """The correction of weights that travel; the algorithm knows nothing of the others."""
+    if correction is None:
+        return None
+    return lambda name, weight: correction(name, weight) if algorithm.shares(name) else torch.zeros_like(weight)
 
 
 def kept_states(states: States, learning: Learning) -> Tensors:

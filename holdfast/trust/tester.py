@@ -53,7 +53,8 @@ def accuracies(
     for client in clients:
         delta = unpack(tensors, f"delta/{client}")
         own = unpack(tensors, f"changed/{client}")
-        fill(model, {name: weight + delta[name] for name, weight in sent.items()}, own or buffers)
+        changed = {name: sent[name] + change for name, change in delta.items()}
+        fill(model, {**sent, **changed}, {**buffers, **own})
         found[str(client)] = float(metric(model(*inputs), labels).mean())
     return found
 

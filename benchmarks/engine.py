@@ -1,12 +1,13 @@
 """What the embedded engine costs, as ratios measured within one run. Prints a line `name value` for each figure.
 
-    python benchmarks/engine.py [engine] [clients] [imports]
+    python benchmarks/engine.py [engine] [clients] [imports] [precision]
 
 engine_vs_plain      a round of 20 clients x 1,200 pictures, CNN of conv 32, conv 64, fc 128, against a plain PyTorch
                      loop over as many batches in as many single-threaded processes as there are cores
 engine_overhead      the part of a round that is not training, in the worker that trains longest
 clients_1000_vs_250  time per client of a round with 1,000 clients of 60 samples against 250 such clients
 moderator_memory     the moderator's growth in memory over (model + one round's updates), with 1,000 clients
+bfloat16_vs_float32  a training of one client with 1,200 pictures, the same CNN, in bfloat16 against float32, one thread
 import_seconds       `import holdfast`; torch_in_help is 1 if `holdfast --help` imports torch
 """
 
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import torch
 from torch import nn
@@ -28,7 +30,7 @@ from holdfast.engines.embedded import cores, share_out
 from holdfast.experiment import Experiment
 from holdfast.plan import Plan, make_plan
 from holdfast.play import federation_of, one_thread
-from holdfast.round import play_round
+from holdfast.round import play_round, train_messages
 from holdfast.tasks import Samples, Task
 from holdfast.tasks.named import load_task
 
@@ -168,6 +170,23 @@ def quarter() -> Task:
     return Task("quarter", task.train.take(torch.arange(18_750)), task.test, task.class_names)
 
 
+def precision(trainings: int = 7) -> None:
+    """Interleaved, so that a busy machine slows down both alike."""
+    usual = {"task": "engine:tiled", "clients": 20, "partition": "iid", "batch_size": BATCH, "lr": LR, "workers": 0}
+    taken: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    with one_thread(), ExitStack() as stack:
+        plans = {name: make_plan(Experiment(**usual, model="cnn:norm=none", precision=name)) for name in taken}
+        federations = {name: stack.enter_context(federation_of(plan, None)) for name, plan in plans.items()}
+        for number in range(trainings + 1):
+            for name, plan in plans.items():
+                [message] = train_messages(plan.start(), [0], plan.method)
+                start = time.perf_counter()
+                federations[name].ask([message])
+                if number:  # the first one warms up
+                    taken[name].append(time.perf_counter() - start)
+    show("bfloat16_vs_float32", statistics.median(taken["bfloat16"]) / statistics.median(taken["float32"]))
+
+
 def imports() -> None:
     code = "import time; t = time.perf_counter(); import holdfast; print(time.perf_counter() - t)"
     show("import_seconds", float(subprocess.check_output([sys.executable, "-c", code])))
@@ -182,5 +201,5 @@ def show(name: str, value: float) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["imports", "clients", "engine"]:
-        {"engine": engine, "clients": clients, "imports": imports}[name]()
+    for name in sys.argv[1:] or ["imports", "clients", "precision", "engine"]:
+        {"engine": engine, "clients": clients, "imports": imports, "precision": precision}[name]()

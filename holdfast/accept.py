@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from holdfast.core import Reply, State, Tensors, Update, unpack
+from holdfast.core import Reply, Tensors, Update, unpack
 from holdfast.errors import brief, plain
 from holdfast.tensors import norm_of
 
@@ -46,15 +46,20 @@ class Sizes:
 
 
 def accept(
-    replies: Sequence[Reply], state: State, max_norm: float | None, sizes: Sizes, steps: Callable[[int], int]
+    replies: Sequence[Reply],
+    expected: Mapping[str, Tensors],
+    known: Mapping[int, int],
+    max_norm: float | None,
+    sizes: Sizes,
+    steps: Callable[[int], int],
 ) -> tuple[list[Update], dict[int, str], dict[int, int]]:
     """Well-formed updates; the clients whose update is refused, with the reason; and all claims so far.
 
+    `expected` has tensors like those of an update: delta, buffers and extra. `known` are the claims until now, and
     `steps` says how many steps a client with so many samples takes.
     """
     refused: dict[int, str] = {}
-    claims = dict(state.claims)
-    expected = {"delta": state.model, "buffers": state.buffers}
+    claims = dict(known)
     for reply in replies:
         if fault := find_fault(reply, expected, max_norm):
             refused[reply.client] = fault
@@ -63,9 +68,9 @@ def accept(
     updates = []
     for reply in replies:
         if reply.client not in refused:
-            delta, buffers = (unpack(reply.tensors, group) for group in expected)
+            delta, buffers, extra = (unpack(reply.tensors, group) for group in ("delta", "buffers", "extra"))
             samples = sizes.counted(claims, reply.client)
-            updates.append(Update(reply.client, delta, samples, steps(samples), buffers))
+            updates.append(Update(reply.client, delta, samples, steps(samples), buffers, extra=extra))
     return updates, refused, claims
 
 

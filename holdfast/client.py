@@ -48,6 +48,7 @@ class Client(Owner):
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
 
 
 def perform(client: Client, message: Message) -> Reply:
@@ -101,7 +102,8 @@ def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> 
     """Train the model that was sent on one's own samples; answer with the change."""
     sent = Sent(*(unpack(message.tensors, group) for group in ("model", "buffers", "server")))
     last = int(message.scalars["accepted"])
-    memory, kept, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
+    memory, kept, home, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
+    sent = replace(sent, model={**sent.model, **home}, buffers={**sent.buffers, **home})
     samples = samples_in(client, message.round)
     learnt = learn(
         client.model,
@@ -123,7 +125,7 @@ def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> 
     digest = client.absence.make_digest(client, samples, message.round) if message.scalars.get("digest") else {}
     return Reply(
         client.id,
-        pack(delta=learnt.delta, buffers=learnt.buffers, digest=digest),
+        pack(delta=learnt.delta, buffers=learnt.buffers, extra=learnt.extra, digest=digest),
         {"samples": len(client.train), "steps": learnt.steps, "notes": notes}
         | ({} if discreet(client) else {"loss": learnt.loss}),
     )
@@ -147,25 +149,28 @@ def samples_in(client: Client, round: int) -> Samples:
     return client.train
 
 
-def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, list[str]]:
-    """The algorithm's memory as of the last round that counted, or as a stand-in left it; and the optimiser's state.
-
-    A code says if it is lost.
+def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, Tensors, list[str]]:
+    """The algorithm's memory as of the last round that counted, or as a stand-in left it; the optimiser's state; and
+    what stays at home. A code says if it is lost.
     """
-    if not client.learning.optimizer.keep and (sent or not client.algorithm.remembers):
-        return sent, {}, []
+    if not client.learning.optimizer.keep and not client.home and (sent or not client.algorithm.remembers):
+        return sent, {}, {}, []
     try:
         memory = client.memory.read(last)
     except HoldfastError as error:
         tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
-        return sent, {}, ["memory-lost"]
-    own = {name: tensor for name, tensor in memory.items() if not name.startswith("optimizer/")}
-    return sent or own, unpack(memory, "optimizer"), []
+        return sent, {}, client.home, ["memory-lost"]
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/"))}
+    return sent or own, unpack(memory, "optimizer"), unpack(memory, "home") or client.home, []
 
 
 def evaluate_job(client: Client, message: Message) -> Reply:
-    """Test the model that was sent on one's own validation samples."""
-    fill(client.model, unpack(message.tensors, "model"), unpack(message.tensors, "buffers"))
+    """Test the model that was sent, with what stays at home, on one's own validation samples."""
+    home: Tensors = {}
+    if client.home:
+        home = recall_memory(client, int(message.scalars["accepted"]), {})[2]
+    weights, buffers = ({**unpack(message.tensors, group), **home} for group in ("model", "buffers"))
+    fill(client.model, weights, buffers)
     samples = held_out(client.validation, client.train)
     accuracy = float(evaluate(client.model, samples, client.metric).mean())
     return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})

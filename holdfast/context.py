@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from holdfast.accept import Sizes
-from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.fedavg import FedAvg, shared
+from holdfast.core import Scalars, State, Tensors
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
@@ -79,6 +80,25 @@ class Context:
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""
         return self.learning.steps(samples, self.poisson)
+
+    @property
+    def keeps_home(self) -> bool:
+        """Whether some weights or buffers stay at the clients."""
+        named = (*self.bench.model.named_parameters(), *self.bench.model.named_buffers())
+        return not all(self.algorithm.shares(name) for name, _ in named)
+
+    def shared(self, model: Tensors, buffers: Tensors) -> dict[str, Tensors]:
+        """What of a model travels."""
+        return {"model": shared(self.algorithm, model), "buffers": shared(self.algorithm, buffers)}
+
+    def expected(self, state: State) -> dict[str, Tensors]:
+        """Tensors of the names, shapes and types of an update's."""
+        common = self.shared(state.model, state.buffers)
+        return {"delta": common["model"], "buffers": common["buffers"], "extra": self.algorithm.extra(common["model"])}
+
+    def recalls(self, state: State, client: int) -> Scalars:
+        """Which version of what it keeps at home a client is to test with, if it keeps any."""
+        return {"accepted": state.accepted.get(client, -1)} if self.keeps_home else {}
 
     def learning_in(self, round: int) -> Learning:
         return replace(self.learning, lr=self.learning.lr * self.schedule(round, self.rounds))

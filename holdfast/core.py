@@ -92,6 +92,7 @@ class Update:
     steps: int
     buffers: Tensors = field(default_factory=dict)
     synthetic: bool = False
+    extra: Tensors = field(default_factory=dict)  # what the algorithm sends with it
 
 
 @dataclass(frozen=True)

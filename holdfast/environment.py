@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from holdfast.learning.device import choose_device
+
 
 def environment() -> dict[str, Any]:
     """What may matter to the bits."""
@@ -25,5 +27,6 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "machine": platform.machine(),
         "system": platform.platform(),
+        "device": str(choose_device("auto")),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }

@@ -51,6 +51,8 @@ class Experiment:
     evaluate_every: int = 1
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
+    device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
+    precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
     layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
 
@@ -109,9 +111,10 @@ def plain(value: object) -> object:
     return value.as_json() if isinstance(value, Choice) else value
 
 
-INDIFFERENT = ("workers", "checkpoint_every", "patience")  # how a result is computed, not which
+# How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection")
+LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision")
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
     *("schedule", "optimizer", "server_optimizer", "selection"),

@@ -29,6 +29,7 @@ from holdfast.core import Tensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import from_table
 from holdfast.files import Store, load_tensors, read_metadata, write_file
+from holdfast.learning.device import choose_device, outputs
 from holdfast.models import fill
 from holdfast.plan import Plan, choose_model
 from holdfast.tables import parse_table
@@ -63,8 +64,7 @@ class Trained:
     @torch.inference_mode()
     def _some(self, samples: Tensor) -> Tensor:
         batch, _ = Samples((samples,), torch.zeros(len(samples))).batch(torch.arange(len(samples)))
-        output: Tensor = self.network(batch[0])
-        return output
+        return outputs(self.network, batch[0])
 
 
 class Whole(nn.Module):
@@ -95,8 +95,8 @@ def about_model(plan: Plan) -> dict[str, str]:
     }
 
 
-def load_model(source: Path | str) -> Trained:
-    """The model of a finished run, or of a model.safetensors alone."""
+def load_model(source: Path | str, device: str = "auto") -> Trained:
+    """The model of a finished run, or of a model.safetensors alone, on a device of this machine."""
     path, data = read_model(Path(source))
     facts = read_metadata(data)
     lacking = [key for key in ("recipe", "shape", "classes") if key not in facts]
@@ -111,7 +111,7 @@ def load_model(source: Path | str) -> Trained:
     if not isinstance(table["recipe"], dict):
         raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
     network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
-    return Trained(names, tuple(sides), network.eval())
+    return Trained(names, tuple(sides), network.eval().to(choose_device(device)))
 
 
 def rebuild(
@@ -181,7 +181,7 @@ def export_onnx(source: Path, out: Path) -> None:
     need("onnx", "onnxscript")
     import onnx
 
-    model = load_model(source)
+    model = load_model(source, "cpu")
     sample = torch.zeros(2, *model.shape)  # two, for one would be taken for a constant
     with quiet("torch.onnx._internal.exporter._registration"):
         batch = torch.export.Dim("batch", min=1)

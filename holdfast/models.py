@@ -217,16 +217,18 @@ def has_convolutions(model: nn.Module) -> bool:
 
 
 def weights_of(model: nn.Module) -> Tensors:
-    """A copy of the weights, plain contiguous tensors."""
+    """A copy of the weights, plain contiguous tensors in main memory."""
     return {
-        name: weight.detach().clone(memory_format=torch.contiguous_format) for name, weight in model.named_parameters()
+        name: weight.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, weight in model.named_parameters()
     }
 
 
 def buffers_of(model: nn.Module) -> Tensors:
     """A copy of the buffers (BatchNorm's statistics): not learnt, so a group of their own."""
     return {
-        name: buffer.detach().clone(memory_format=torch.contiguous_format) for name, buffer in model.named_buffers()
+        name: buffer.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, buffer in model.named_buffers()
     }
 
 

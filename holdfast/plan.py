@@ -15,18 +15,19 @@ from torch import Tensor, nn
 from holdfast.absence import ABSENCES, Nothing
 from holdfast.accept import Sizes
 from holdfast.algorithms import ALGORITHMS
-from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.fedavg import FedAvg, at_home, shared
 from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.fitting import rehearse
 from holdfast.choices import Choice, choose, refuse_other
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core import State
+from holdfast.core import State, Tensors
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError, plain
 from holdfast.experiment import Experiment
 from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
+from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.memory import Memory
 from holdfast.models import MODELS, Layout, Model, buffers_of, initialise, laid_out, weights_of
@@ -62,6 +63,7 @@ class Plan:
     build: Callable[[], nn.Module]
     layout: Layout
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
+    device: torch.device
     guard: Guard | None = None  # protects updates
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
@@ -90,7 +92,15 @@ class Plan:
             guard=self.guard,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
+            home=self.home(),
         )
+
+    def home(self) -> Tensors:
+        """What stays at each client, as it is before its first training."""
+        if not self.method.keeps_home:
+            return {}
+        model = self.model()
+        return at_home(self.method.algorithm, {**weights_of(model), **buffers_of(model)})
 
     def stamped(self, few: Samples) -> Stamped | None:
         """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
@@ -99,8 +109,8 @@ class Plan:
         return Stamped(self.prepare(stamp_everywhere(few)), len(few))
 
     def model(self) -> nn.Module:
-        """A model with the first weights of the run."""
-        return initialise(self.build, self.experiment.seed, self.layout)
+        """A model with the first weights of the run, on its device."""
+        return initialise(self.build, self.experiment.seed, self.layout).to(self.device)
 
     def start(self) -> State:
         """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
@@ -113,14 +123,15 @@ class Plan:
         model = self.model()
         weights = weights_of(model)
         method = self.method
+        common = shared(method.algorithm, weights)
         return State(
             round=0,
             model=weights,
             buffers=buffers_of(model),
-            algorithm=method.algorithm.begin(weights),
+            algorithm=method.algorithm.begin(common),
             absence=method.absence.begin(method),
             trust=method.trust.begin(method.clients),
-            server_optimizer=method.server_optimizer.begin(weights),
+            server_optimizer=method.server_optimizer.begin(common),
         )
 
 
@@ -130,6 +141,7 @@ def make_plan(experiment: Experiment) -> Plan:
         choice = getattr(experiment, key)
         if choice.name in ("auto", "none") and str(choice) != choice.name:
             raise HoldfastError(f"{key}: {choice.name!r} has no options, got {choice}; name the {key} itself.")
+    device = choose_device(experiment.device)
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
     refuse_other(Nothing, absence, experiment.absence, "absence")
@@ -148,11 +160,11 @@ def make_plan(experiment: Experiment) -> Plan:
             signed=signed,
             norm_bound=encoder.norm_bound,
         )
-    bench = Bench(initialise(build, experiment.seed, layout), task.loss, task.metric, about)
+    bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, task.metric, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
-        bench = replace(bench, producer=laid_out(producer, layout))
+        bench = replace(bench, producer=laid_out(producer, layout).to(device))
     method = choose_method(experiment, absence, bench)
     method = replace(method, own_samples=lru_cache(maxsize=2)(partial(moderators_samples, experiment, task, prepare)))
     check_rule(method.trust, experiment.trust.name, method)
@@ -162,7 +174,9 @@ def make_plan(experiment: Experiment) -> Plan:
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
-    plan = Plan(experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, guard)
+    plan = Plan(
+        experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device, guard
+    )
     try_out(plan)
     return plan
 
@@ -172,6 +186,8 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if not isinstance(options, DpSgd):
         return None, method
+    if experiment.precision != "float32":  # its rounding is far beyond what the bound on each gradient allows for
+        raise HoldfastError("protect: 'dp-sgd' bounds gradients in float32; leave out precision, or protect.")
     absence = method.absence
     named = {policy for policy in (options.policy, absence.named_policy) if policy}
     if len(named) > 1:
@@ -187,6 +203,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
 def choose_method(experiment: Experiment, absence: Nothing, bench: Bench) -> Method:
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
+    algorithm = algorithm.fitted(bench.model)
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -299,7 +316,8 @@ def try_out(plan: Plan) -> None:
     few, model = plan.prepare(raw), plan.model().eval()
     try_batch(plan, model, few, "model: it does not fit samples")
     if plan.guard is not None:
-        method, weights = plan.method, weights_of(model)
+        method = plan.method
+        weights = shared(method.algorithm, weights_of(model))
         server = method.algorithm.broadcast(method.algorithm.begin(weights))
         check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
     rehearse_steps(plan.experiment, plan.method, plan.first_state())
@@ -312,9 +330,9 @@ def try_out(plan: Plan) -> None:
 
 
 def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> None:
-    inputs, labels = few.batch(torch.arange(len(few)))
+    inputs, labels = batch_on(model, few, torch.arange(len(few)))
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(plan.experiment.precision, plan.device):
             plan.task.loss(model(*inputs), labels)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)

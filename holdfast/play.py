@@ -184,7 +184,7 @@ class Judge:
     def __init__(self, plan: Plan, federation: Federation) -> None:
         self._task = plan.task
         self._test = plan.prepare(plan.task.test)
-        self._absence = plan.method.absence
+        self._method = plan.method
         self._model: nn.Module = plan.model()
         by_class = plan.task.metric is right_or_wrong
         self._chance = guessing(plan.task.test.labels, plan.task.classes) if by_class else None
@@ -194,11 +194,14 @@ class Judge:
     def evaluate(self, state: State, record: Record) -> Record:
         """The record with accuracy overall, for each class, and at each client (also those that are away)."""
         start = time.perf_counter()
-        model = self._absence.model_of(state)
+        model = self._method.absence.model_of(state)
         fill(self._model, model, state.buffers)
         test = self._thread.submit(evaluate, self._model, self._test, self._task.metric)
-        tensors = pack(model=model, buffers=state.buffers)
-        messages = [Message(client, record.round, "evaluate", tensors) for client in self._federation.clients]
+        tensors = pack(**self._method.shared(model, state.buffers))
+        messages = [
+            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
+            for client in self._federation.clients
+        ]
         replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
         right = test.result()
         labels = self._test.labels

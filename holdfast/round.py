@@ -86,7 +86,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    updates, refused, claims = accept(heard, state, method.max_norm, method.sizes, method.steps)  # validate
+    updates, refused, claims = accept(
+        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps
+    )  # validate
     state = replace(state, claims=claims)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
@@ -133,7 +135,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
     server = method.algorithm.broadcast(state.algorithm)
-    common = pack(model=state.model, buffers=state.buffers, server=server)
+    common = pack(**method.shared(state.model, state.buffers), server=server)
     lr = method.learning_in(state.round).lr
     messages = []
     for client in asked:
@@ -160,24 +162,25 @@ def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Me
     """The state with the judged updates averaged in; without updates it stays as it is."""
     if not judged.updates:
         return state
+    before = method.shared(state.model, state.buffers)
     aggregated, memory = method.algorithm.aggregate(
-        state.model,
+        before["model"],
         judged.updates,
         judged.weights,
         state.algorithm,
         method.clients,
         method.learning_in(state.round),
     )
-    model, kept = method.server_optimizer.step(state.model, aggregated, state.server_optimizer)
+    model, kept = method.server_optimizer.step(before["model"], aggregated, state.server_optimizer)
     if model is not aggregated:
         memory = method.algorithm.moved(memory, {name: model[name] - aggregated[name] for name in model})
     heeded = {client for client, say in judged.say.items() if say > 0}
     counted = {u.client: state.round for u in updates if u.client in heeded and not u.synthetic}
     return replace(
         state,
-        model=model,
+        model={**state.model, **model},
         algorithm=memory,
-        buffers=average_buffers(judged.updates, judged.weights, state.buffers),
+        buffers={**state.buffers, **average_buffers(judged.updates, judged.weights, before["buffers"])},
         trust=judged.memory,
         accepted={**state.accepted, **counted},
         server_optimizer=kept,

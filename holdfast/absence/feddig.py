@@ -44,6 +44,7 @@ from holdfast.digests import Digest
 from holdfast.errors import HoldfastError
 from holdfast.failures import tell_home
 from holdfast.files import Unwritable
+from holdfast.learning.device import outputs
 from holdfast.learning.local import Sent, learn
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
@@ -185,7 +186,9 @@ class FedDig(ReleaseOptions, Nothing):
             order=rng(context.seed, state.round, client, "batches"),
             chance=seed_of(context.seed, state.round, client, "model"),
         )
-        return Update(client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True)
+        return Update(
+            client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra
+        )
 
     def standing(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
@@ -202,7 +205,7 @@ class FedDig(ReleaseOptions, Nothing):
             features = digest.features
             inputs = (features,) if bench.producer is None else (guide(bench.producer, state, features), features)
             with torch.no_grad():
-                own = torch.softmax(bench.model(*inputs), dim=1)
+                own = torch.softmax(outputs(bench.model, *inputs), dim=1)
             taught.append(replace(digest, labels=(1 - share) * digest.labels + share * own))
         return taught
 
@@ -293,4 +296,4 @@ def guide(producer: nn.Module, state: State, features: Tensor) -> Tensor:
     """G = P_G(D_R); P_G learns in the server step only."""
     fill(producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
     producer.eval()
-    return torch.cat([producer(part) for part in features.split(500)])
+    return torch.cat([outputs(producer, part) for part in features.split(500)])

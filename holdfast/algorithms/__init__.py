@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.algorithms.adabest import AdaBest
 from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.fedbn import FedBN
 from holdfast.algorithms.feddyn import FedDyn
 from holdfast.algorithms.fednova import FedNova
 from holdfast.algorithms.fedprox import FedProx
@@ -16,4 +17,5 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "feddyn": FedDyn,
     "adabest": AdaBest,
     "scaffold": Scaffold,
+    "fedbn": FedBN,
 }

@@ -2,21 +2,30 @@
 
     w <- w + sum_i a_i (w_i - w),   sum_i a_i = 1
 
-An algorithm is what happens at five moments; FedAvg does the least at each, and the others change one or two:
+An algorithm is what happens at six moments; FedAvg does the least at each, and the others change one or two:
 
     begin       before round 1: the moderator's memory
     objective   at a client, before its steps: what it minimises
     correction  at a client, each step: what is added to the gradient
     remember    at a client, after its steps: its own memory
+    enclose     at a client, after its steps: what goes with its update
     aggregate   at the moderator: the new model and the moderator's new memory
+
+What travels is the algorithm's to say: `shares(name)` of each weight and buffer. Only shared ones are sent, averaged
+and given to the methods above; the others stay at the client, in its memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+<<<<<<< HEAD
+=======
+from torch import Tensor, nn
+
+>>>>>>> device
 from holdfast.core import Tensors, Update, weighted_sum
 from holdfast.learning.loop import Correction
 from holdfast.learning.objective import Objective
@@ -42,6 +51,18 @@ class FedAvg:
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
 
+    def fitted(self, network: nn.Module) -> Self:
+        """The algorithm once it has seen the run's network, before round 1."""
+        return self
+
+    def shares(self, name: str) -> bool:
+        """Whether this weight or buffer travels; what does not stays at each client."""
+        return True
+
+    def extra(self, model: Tensors) -> Tensors:
+        """Tensors of the names, shapes and types that `enclose` sends with each update."""
+        return {}
+
     def begin(self, model: Tensors) -> Tensors:
         return {}
 
@@ -53,6 +74,10 @@ class FedAvg:
         return task
 
     def remember(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
+        return {}
+
+    def enclose(self, delta: Tensors, work: Work, server: Tensors, memory: Tensors) -> Tensors:
+        """What a client sends with its update, as `extra` says it; the moderator finds it in `update.extra`."""
         return {}
 
     def broadcast(self, server: Tensors) -> Tensors:
@@ -73,6 +98,16 @@ class FedAvg:
     def moved(self, server: Tensors, step: Tensors) -> Tensors:
         """The moderator's memory once a server optimiser or FedDig's server step has moved the model by this much."""
         return server
+
+
+def shared(algorithm: FedAvg, tensors: Tensors) -> Tensors:
+    """The weights or buffers that travel."""
+    return {name: tensor for name, tensor in tensors.items() if algorithm.shares(name)}
+
+
+def at_home(algorithm: FedAvg, tensors: Tensors) -> Tensors:
+    """The weights or buffers that stay at the client."""
+    return {name: tensor for name, tensor in tensors.items() if not algorithm.shares(name)}
 
 
 def average(updates: Sequence[Update], weights: Sequence[float]) -> Tensors:

@@ -115,6 +115,7 @@ def site(
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
     policy: Annotated[Path | None, typer.Option(help="What may be asked of this site.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where it computes: cpu, cuda:1, ... [the experiment's]")] = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
@@ -122,6 +123,7 @@ def site(
     from holdfast.engines.flower.local import Local
     from holdfast.engines.flower.policy import carry_privacy, read_site_policy
     from holdfast.engines.flower.sites import check_names
+    from holdfast.learning.device import choose_device
 
     check_names([name])
     check_address(superlink)
@@ -137,6 +139,9 @@ def site(
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
     given = {"policy": policy, "data": data}
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
+    if device is not None:
+        choose_device(device)
+        config["device"] = device
     console = Console(highlight=False, soft_wrap=True)
     if insecure:
         console.print(WARNING)

@@ -11,6 +11,7 @@ from holdfast.attacks import backdoor_success, choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.data import Backdoor
 from holdfast.attacks.fitting import without_effect
+from holdfast.learning.device import outputs
 from holdfast.models import fill
 from holdfast.plan import make_plan
 from holdfast.round import Record
@@ -47,8 +48,7 @@ def backdoor_rate(history: History) -> float | None:
     def predict(images: Tensor) -> Tensor:
         ready = plan.prepare(Samples((images,), torch.zeros(len(images), dtype=torch.long)))
         inputs, _ = ready.batch(torch.arange(len(ready)))
-        output: Tensor = model(*inputs)
-        return output
+        return outputs(model, *inputs)
 
     return backdoor_success(predict, plan.task.test, plan.attack)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.accept import misfit
-from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.choices import Choice, choose, refuse_other
 from holdfast.core import State, Tensors
 from holdfast.errors import HoldfastError
@@ -42,6 +42,7 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg) -> Learning:
         experiment.weight_decay,
         optimizer,
         experiment.clip_norm,
+        experiment.precision,
     )
 
 
@@ -76,9 +77,10 @@ def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None
             if not all(isinstance(part, Tensor) for part in own.values()):
                 raise TypeError("its state must be named tensors")
     with named("server_optimizer", experiment.server_optimizer):
-        aggregated: Tensors = {name: weight.clone() for name, weight in state.model.items()}
-        model, _ = method.server_optimizer.step(state.model, aggregated, state.server_optimizer)
-        if fault := misfit(model, state.model):
+        before = shared(method.algorithm, state.model)
+        aggregated: Tensors = {name: weight.clone() for name, weight in before.items()}
+        model, _ = method.server_optimizer.step(before, aggregated, state.server_optimizer)
+        if fault := misfit(model, before):
             raise ValueError(f"in its model {fault}")
     with named("selection", experiment.selection):
         select(method.selection, range(method.clients), state, method.seed)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from holdfast.algorithms.fedavg import FedAvg, Work
+from holdfast.algorithms.fedavg import Correction, FedAvg, Work, at_home, shared
 from holdfast.core import Tensors, pack
+from holdfast.learning.device import CPU, device_of, moved, seeded
 from holdfast.learning.loop import Gradients, train
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states
@@ -37,7 +38,8 @@ class Learnt:
     buffers: Tensors
     steps: int
     loss: float  # mean of the last epoch
-    memory: Tensors  # what the algorithm and, if it keeps anything, the optimiser remember
+    memory: Tensors  # what the algorithm remembers, what stays at home and, if it keeps any, the optimiser's state
+    extra: Tensors  # what the algorithm sends with the change
 
 
 def learn(
@@ -61,15 +63,28 @@ def learn(
     `memory` is the algorithm's, `kept` the optimiser's state.
     """
     fill(model, sent.model, sent.buffers)
-    correction = algorithm.correction(sent.model, sent.server, memory)
-    objective = algorithm.objective(objective, sent.model, sent.server, memory)
+    device = device_of(model)
+    known = [moved(tensors, device) for tensors in (sent.model, sent.server, memory)]
+    correction = of_shared(algorithm, algorithm.correction(*known))
+    objective = algorithm.objective(objective, *known)
     states = begin_states(learning.optimizer, dict(model.named_parameters()), kept or {})
-    with GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):  # a user's model may draw from it (dropout)
-        torch.manual_seed(chance)
+    with GLOBAL_GENERATOR, seeded(chance, device):  # a user's model may draw from it (dropout)
         steps, loss = train(model, samples, learning, order, objective, correction, gradients, states)
-    delta = {name: weight.sub_(sent.model[name]) for name, weight in weights_of(model).items()}
-    remembered = algorithm.remember(delta, Work(round, steps, last, learning), sent.server, memory)
-    return Learnt(delta, buffers_of(model), steps, loss, {**remembered, **kept_states(states, learning)})
+    weights, buffers = weights_of(model), buffers_of(model)
+    home = pack(home={**at_home(algorithm, weights), **at_home(algorithm, buffers)})
+    delta = {name: weight.sub_(sent.model[name]) for name, weight in shared(algorithm, weights).items()}
+    work = Work(round, steps, last, learning)
+    remembered = algorithm.remember(delta, work, sent.server, memory)
+    kept_too = {**remembered, **home, **kept_states(states, learning)}
+    extra = algorithm.enclose(delta, work, sent.server, memory)
+    return Learnt(delta, shared(algorithm, buffers), steps, loss, kept_too, extra)
+
+
+def of_shared(algorithm: FedAvg, correction: Correction | None) -> Correction | None:
+    """The correction of weights that travel; the algorithm knows nothing of the others."""
+    if correction is None:
+        return None
+    return lambda name, weight: correction(name, weight) if algorithm.shares(name) else torch.zeros_like(weight)
 
 
 def kept_states(states: States, learning: Learning) -> Tensors:
@@ -77,4 +92,4 @@ def kept_states(states: States, learning: Learning) -> Tensors:
     if not learning.optimizer.keep:
         return {}
     plain = {name: {part: t.contiguous() for part, t in state.items()} for name, state in states.items()}
-    return pack(optimizer=pack(**plain))
+    return moved(pack(optimizer=pack(**plain)), CPU)

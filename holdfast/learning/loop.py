@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.learning.device import Precision, autocast, batch_on, device_of, widened
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.learning.settings import Learning
@@ -42,10 +43,10 @@ def train(
     (0 with noise: a loss tells of records too).
     """
     model.train()
-    gradients = gradients or Shuffled(generator, learning.batch_size)
+    gradients = gradients or Shuffled(generator, learning.batch_size, learning.precision)
     weights = dict(model.named_parameters())
     states = begin_states(learning.optimizer, weights, {}) if states is None else states
-    steps, total = 0, torch.zeros(())
+    steps, total = 0, torch.zeros((), device=device_of(model))
     for _ in range(learning.epochs):
         total.zero_()
         for index in gradients.batches(len(samples)):
@@ -65,14 +66,17 @@ class Shuffled:
 
     generator: torch.Generator
     size: int
+    precision: Precision = "float32"
 
     def batches(self, samples: int) -> Sequence[Tensor]:
         return batches(torch.randperm(samples, generator=self.generator), self.size)
 
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
-        inputs, labels = samples.batch(index)
-        value: Tensor = objective(model, inputs, labels).mean()
+        inputs, labels = batch_on(model, samples, index)
+        with autocast(self.precision, labels.device):
+            losses = objective(model, inputs, labels)
+        value: Tensor = widened(losses).mean()
         model.zero_grad()
         value.backward()
         return value.detach() * len(index)
@@ -100,7 +104,7 @@ def correct(model: nn.Module, correction: Correction) -> None:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
-    """The metric of each sample, in order."""
+    """The metric of each sample, in order; in float32, whatever the precision of training."""
     model.eval()
-    batches = (samples.batch(index) for index in torch.arange(len(samples)).split(batch_size))
-    return torch.cat([metric(model(*inputs), labels) for inputs, labels in batches])
+    batches = (batch_on(model, samples, index) for index in torch.arange(len(samples)).split(batch_size))
+    return torch.cat([metric(model(*inputs), labels).cpu() for inputs, labels in batches])

@@ -87,7 +87,8 @@ def begin_states(optimizer: Optimizer, weights: Mapping[str, Tensor], kept: Mapp
         states: States = {name: {} for name in weights}
         for path, tensor in kept.items():
             name, _, part = path.rpartition("/")
-            states[name][part] = tensor.clone()  # steps change it in place, and the older version must stay
+            # Steps change it in place, and the older version must stay.
+            states[name][part] = tensor.to(weights[name].device, copy=True)
         return states
     return {name: optimizer.begin(weight.detach()) for name, weight in weights.items()}
 

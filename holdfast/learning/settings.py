@@ -11,6 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.learning.device import Precision
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -63,6 +65,7 @@ class Learning:
     weight_decay: float = 0.0
     optimizer: Optimizer = field(default_factory=Sgd)
     clip_norm: float | None = None  # the most that the norm of a batch's gradient may be; longer ones are shortened
+    precision: Precision = "float32"  # of forward passes and losses; weights are float32
 
     def steps(self, samples: int, poisson: bool = False) -> int:
         """The steps of one round on so many samples; a last sample all alone joins the batch before it.

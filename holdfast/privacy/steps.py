@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
+from holdfast.learning.device import batch_on
 from holdfast.learning.objective import Objective, is_separable
 from holdfast.privacy.noise import Source
 from holdfast.tasks import Samples
@@ -77,16 +78,16 @@ class Noisy:
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the noised mean of these records' shortened gradients into weight.grad; of the loss nothing is told."""
         weights = learning_weights(model)
-        sums = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
+        sums = [torch.zeros_like(weight, dtype=torch.float64, device="cpu") for weight in weights]
         at_once = max(1, MOST_NUMBERS // sum(weight.numel() for weight in weights))
         for part in index.split(at_once) if len(index) else ():
-            each = record_gradients(model, *samples.batch(part), objective)
+            each = record_gradients(model, *batch_on(model, samples, part), objective)
             factors = shorten(each, self.clip)
             for total, gradients in zip(sums, each, strict=True):
-                total += (factors @ gradients.flatten(1)).view_as(total)
+                total += (factors @ gradients.flatten(1)).cpu().view_as(total)
         for weight, total in zip(weights, sums, strict=True):
-            weight.grad = self.noised(total).div_(self.expected).to(weight.dtype)
-        return torch.zeros(())
+            weight.grad = self.noised(total).div_(self.expected).to(weight.dtype).to(weight.device)
+        return torch.zeros((), device=weights[0].device)
 
     def noised(self, total: Tensor) -> Tensor:
         """The sum with noise, on the grid; in place."""
@@ -126,7 +127,7 @@ def record_gradients(
         found = [getattr(weight, "grad_sample", None) for weight in weights]
     model.zero_grad()
     return [
-        torch.zeros(len(labels), *weight.shape) if each is None else each.detach()
+        torch.zeros(len(labels), *weight.shape, device=weight.device) if each is None else each.detach()
         for weight, each in zip(weights, found, strict=True)
     ]
 
@@ -172,7 +173,7 @@ def check_fit(model: nn.Module, few: Samples, objective: Objective) -> None:
     before = [buffer.clone() for buffer in model.buffers()]
     everything = torch.arange(len(few))
     try:
-        together = record_gradients(model, *few.batch(everything), objective)
+        together = record_gradients(model, *batch_on(model, few, everything), objective)
         alone = [own_gradient(model, few, one, objective) for one in everything.split(1)]
     except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -193,7 +194,7 @@ def check_fit(model: nn.Module, few: Samples, objective: Objective) -> None:
 
 def own_gradient(model: nn.Module, samples: Samples, one: Tensor, objective: Objective) -> Tensor:
     """The gradient of one record, computed alone: slow, and certainly its own."""
-    inputs, labels = samples.batch(one)
+    inputs, labels = batch_on(model, samples, one)
     weights = learning_weights(model)
     found = torch.autograd.grad(objective(model, inputs, labels).mean(), weights, allow_unused=True)
     parts = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)]

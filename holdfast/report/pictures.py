@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from holdfast.core import State, unpack
 from holdfast.encoders import Encoder, make_encoder
 from holdfast.errors import HoldfastError
+from holdfast.learning.device import outputs
 from holdfast.mixing import Laplace, Strategy, laplace_noise
 from holdfast.models import fill
 from holdfast.plan import Plan, make_plan
@@ -56,8 +57,7 @@ class Studio:
     def guidance(self, features: Tensor) -> Tensor:
         """G = P_G(D_R), pictures (n, C, H, W) in [0, 1]."""
         self.producer.eval()
-        made: Tensor = self.producer(features)
-        return made
+        return outputs(self.producer, features)
 
 
 def studio_of(history: History) -> Studio:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core import Tensors, unpack
+from holdfast.learning.device import CPU, moved, outputs
 from holdfast.models import fill
 from holdfast.tasks import Samples
 from holdfast.trust.tester import classes_of, cosines
@@ -69,7 +70,8 @@ def innocence_of(model: nn.Module, stamped: Stamped, tensors: Tensors, clients: 
     model.eval()
     samples, count = stamped.samples, stamped.images
     with torch.no_grad():
-        chances = model(*samples.batch(torch.arange(len(samples)))[0]).softmax(1).unflatten(0, (-1, count))
+        found = outputs(model, *samples.batch(torch.arange(len(samples)))[0])
+    chances = found.softmax(1).unflatten(0, (-1, count))
     others = classes_of(samples.labels[:count])[:, None] != torch.arange(chances.shape[2])
     rises = ((chances[1:] - chances[0]) * others).sum(1) / others.sum(0).clamp_min(1)
     most, places = rises.max(0)
@@ -97,9 +99,9 @@ def gradients(model: nn.Module, samples: Samples, pairs: Sequence[Pair]) -> Iter
     names, weights = zip(*model.named_parameters(), strict=True)
     index = torch.cat([part for pair in pairs for part in (pair.plain + pair.further, pair.plain)])
     with torch.enable_grad():
-        outputs = model(*samples.batch(index)[0]).split([2 * len(pair.plain) for pair in pairs])
-        for pair, output in zip(pairs, outputs, strict=True):
+        parts = outputs(model, *samples.batch(index)[0]).split([2 * len(pair.plain) for pair in pairs])
+        for pair, output in zip(pairs, parts, strict=True):
             rest = torch.cat([output[:, : pair.of], output[:, pair.of + 1 :]], 1)
             stamped, plain = (output[:, pair.of] - rest.logsumexp(1)).view(2, -1).mean(1)
             found = torch.autograd.grad(stamped - plain, weights, retain_graph=True, materialize_grads=True)
-            yield dict(zip(names, found, strict=True))
+            yield moved(dict(zip(names, found, strict=True)), CPU)

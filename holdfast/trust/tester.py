@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core import Tensors, Update, pack, unpack
+from holdfast.learning.device import batch_on, outputs
 from holdfast.models import fill
 from holdfast.tasks import Metric, Samples
 from holdfast.tensors import norm_of
@@ -46,13 +47,14 @@ def accuracies(
     One model after the other: stacking their weights (vmap) turns convolutions into grouped ones, which are slower.
     """
     sent, buffers = unpack(tensors, "model"), unpack(tensors, "buffers")
-    inputs, labels = samples.batch(torch.arange(len(samples)))
+    inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
     found = {}
     model.eval()
     for client in clients:
         delta = unpack(tensors, f"delta/{client}")
         own = unpack(tensors, f"changed/{client}")
-        fill(model, {name: weight + delta[name] for name, weight in sent.items()}, own or buffers)
+        changed = {name: sent[name] + change for name, change in delta.items()}
+        fill(model, {**sent, **changed}, {**buffers, **own})
         found[str(client)] = float(metric(model(*inputs), labels).mean())
     return found
 
@@ -113,13 +115,13 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     inputs, labels = samples.batch(torch.arange(len(samples)))
     classes = classes_of(labels).long()
     with torch.enable_grad():
-        output = model(*inputs)
+        output = outputs(model, *inputs)
         counts = torch.bincount(classes, minlength=output.shape[1])
         chance = output.masked_fill(counts == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
         weights = 1 / counts[classes].float()
         ((chance * weights).sum() / weights.sum()).backward()
     gradient = {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()
+        name: torch.zeros_like(weight, device="cpu") if weight.grad is None else weight.grad.detach().cpu().clone()
         for name, weight in model.named_parameters()
     }
     model.zero_grad()

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from holdfast.algorithms.fedavg import shared
 from holdfast.context import Context
 from holdfast.core import Federation, State, Tensors, Update
 from holdfast.errors import HoldfastError
+from holdfast.models import weights_of
 from holdfast.tasks import Samples
 
 
@@ -93,7 +95,15 @@ def judgement(updates: Sequence[Update], masses: Sequence[float], memory: Tensor
 
 def check_rule(rule: Trust, name: str, context: Context) -> None:
     """Refuse a rule that cannot work in this run, in one sentence."""
-    if rule.merges_updates and (why := context.algorithm.needs_each_update):
+    if context.keeps_home and rule.testing(0) is not None:
+        raise HoldfastError(
+            f"trust {name!r} has clients test each other's models, of which {type(context.algorithm).__name__} sends a "
+            "part only; choose another rule, or an algorithm that sends all."
+        )
+    why = context.algorithm.needs_each_update
+    if not why and context.algorithm.extra(shared(context.algorithm, weights_of(context.bench.model))):
+        why = "sends more with each"
+    if rule.merges_updates and why:
         raise HoldfastError(
             f"trust {name!r} changes or merges updates, and {type(context.algorithm).__name__} {why}: take fedavg, "
             "fedprox, feddyn or adabest, or a rule that only weighs, such as krum, multikrum, geomedian or fedtest."

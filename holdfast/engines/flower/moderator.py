@@ -3,6 +3,7 @@
 What `flwr run --run-config` may say (each has a default):
 
     out               folder of the run; one that is there already is resumed
+    data, device      the moderator's own, in place of the experiment's
     sites             names of the sites, separated by commas, in the order of the clients
     deadline-times, deadline-least, deadline-longest    when a round closes: see deadline.py
     enough            do not wait for more replies than this (0: wait for all until the deadline)
@@ -42,6 +43,7 @@ log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever f
 SETTINGS: dict[str, Any] = {
     "out": "run",
     "data": "",
+    "device": "",
     "sites": "",
     "deadline-times": 2.0,
     "deadline-least": 10.0,
@@ -64,6 +66,8 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
         wanted = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
         if settings["data"]:
             wanted = replace(wanted, data=settings["data"])
+        if settings["device"]:
+            wanted = replace(wanted, device=settings["device"])
         history = play_over(grid, wanted, settings, watch=log_round)
         log.info("Final accuracy %.1f %%; everything is in %s", 100 * history.final_accuracy, history.folder)
 

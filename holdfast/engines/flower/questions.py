@@ -70,7 +70,7 @@ def check_question(message: Message, experiment: Experiment, method: Method) -> 
         raise Refusal("question", f"a {job!r} comes with the tensors {sorted(groups - GROUPS[job])[0][:WORD]!r}.")
     if job == "train":
         check_training(message, method)
-    elif message.scalars:
+    elif message.scalars and not recalls_home(message, method):
         raise Refusal("question", f"a {job!r} says {sorted(message.scalars)[0][:WORD]!r}, which the site decides.")
     if job == "test":
         check_tested(message, experiment.clients)
@@ -84,6 +84,13 @@ def check_training(message: Message, method: Method) -> None:
         raise Refusal("question", "a 'train' says more, less or something else than `accepted`, `lr` and `digest`.")
     if said["lr"] != method.learning_in(message.round).lr:
         raise Refusal("question", "a 'train' names another learning rate than the experiment.")
+
+
+def recalls_home(message: Message, method: Method) -> bool:
+    """Whether an 'evaluate' says which version of what it keeps at home the site is to test with, and no more."""
+    said = message.scalars
+    known = said.keys() == {"accepted"} and type(said["accepted"]) is int and method.keeps_home
+    return known and message.job == "evaluate" and -1 <= said["accepted"] <= message.round
 
 
 def check_tested(message: Message, clients: int) -> None:

@@ -6,6 +6,7 @@ What the node's operator says in `--node-config`:
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
+    device        where its network computes, in place of the experiment's: cpu, cuda:1, ... (optional)
     max-bytes     the largest message it takes (optional)
 """
 
@@ -38,6 +39,7 @@ from holdfast.engines.flower.questions import WORD, Book, check_question, check_
 from holdfast.errors import NOT_DONE, HoldfastError
 from holdfast.experiment import Experiment, load
 from holdfast.failures import Refusal, code_of
+from holdfast.learning.device import choose_device
 from holdfast.plan import make_plan
 from holdfast.randomness import rng
 from holdfast.round import Method
@@ -119,6 +121,9 @@ class Site:
         self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
         if config.get("data"):
             self.experiment = replace(self.experiment, data=str(config["data"]))
+        if config.get("device"):
+            self.experiment = replace(self.experiment, device=str(config["device"]))
+        choose_device(self.experiment.device)
         self.config = config
         self.name = name_of(config)
         if not config.get("folder"):

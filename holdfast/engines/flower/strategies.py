@@ -33,6 +33,7 @@ from holdfast.digests import Digest, open_digest
 from holdfast.engines.flower.around import FAR, Around, Settings, answer_as, first_arrays
 from holdfast.engines.flower.mods import DIGEST, TESTED, WANTED, unseal
 from holdfast.errors import HoldfastError, nearest, plain
+from holdfast.learning.device import CPU, moved
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
@@ -148,7 +149,7 @@ class FedDig(Around):
         learning = replace(self._learning, epochs=epochs)
         generator = rng(self._seed, server_round, -1, purpose)
         train(self._model, Samples((features,), labels), learning, generator, TaskLoss(self._loss))
-        return ArrayRecord(self._model.state_dict())
+        return ArrayRecord(moved(self._model.state_dict(), CPU))
 
 
 class FedTest(Around):

@@ -13,7 +13,7 @@ from holdfast.algorithms.fedavg import Correction
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.learning.settings import Learning
-from holdfast.tasks import Metric, Samples
+from holdfast.tasks import Samples
 
 
 class Gradients(Protocol):
@@ -98,8 +98,8 @@ def correct(model: nn.Module, correction: Correction) -> None:
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
-    """The metric of each sample, in order."""
+def outputs_of(model: nn.Module, samples: Samples, batch_size: int = 500) -> Tensor:
+    """The model's output for each sample, in order: what metrics are made of."""
     model.eval()
     batches = (samples.batch(index) for index in torch.arange(len(samples)).split(batch_size))
-    return torch.cat([metric(model(*inputs), labels) for inputs, labels in batches])
+    return torch.cat([model(*inputs) for inputs, _ in batches])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast.core import Tensors, Update, pack, unpack
 from holdfast.models import fill
-from holdfast.tasks import Metric, Samples
+from holdfast.tasks import Samples, right_or_wrong
 
 
 def test_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> Tensors:
@@ -38,9 +38,7 @@ def tested_in(tensors: Tensors, own: int) -> list[int]:
 
 
 @torch.inference_mode()
-def accuracies(
-    model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
-) -> dict[str, float]:
+def accuracies(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
     """The accuracy of each client's model, sent model + its delta, on the tester's samples: one batch for each.
 
     One model after the other: stacking their weights (vmap) turns convolutions into grouped ones, which are slower.
@@ -53,7 +51,7 @@ def accuracies(
         delta = unpack(tensors, f"delta/{client}")
         own = unpack(tensors, f"changed/{client}")
         fill(model, {name: weight + delta[name] for name, weight in sent.items()}, own or buffers)
-        found[str(client)] = float(metric(model(*inputs), labels).mean())
+        found[str(client)] = float(right_or_wrong(model(*inputs), labels).mean())
     return found
 
 
@@ -79,9 +77,7 @@ def help_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) ->
     return {**pack(model=model, buffers=buffers, units=stacks), "order": order}
 
 
-def help_of(
-    model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
-) -> dict[str, float]:
+def help_of(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
     """How far each client's update helps the witness's samples at the sent model, from 0 (harm) to 1 (help).
 
         help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes of p(true class | held ones)

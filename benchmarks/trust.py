@@ -59,7 +59,7 @@ def play(settings: dict[str, Any]) -> dict[str, Any]:
         "attacker_weight": attacker_weight(history),
         "caught": len(flagged & set(hostile)),
         "honest_suspects": len(flagged - set(hostile)),
-        "class_accuracy": list(last.class_accuracy or ()),
+        "class_accuracy": list(last.by_class),
         "backdoor": backdoor_rate(history),
         "trust_seconds": sum(record.seconds["trust"] for record in history.records),
         "client_seconds": sum(record.seconds["clients"] for record in history.records),

@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from holdfast.experiment import Experiment, load
     from holdfast.play import resume, run
     from holdfast.runs import History
-    from holdfast.tasks import Samples, Task
+    from holdfast.tasks import Kind, Metric, Samples, Task
+    from holdfast.tasks.kinds import Regression
 
-__all__ = ["Experiment", "History", "HoldfastError", "Samples", "Task", "load", "resume", "run"]
+__all__ = [
+    "Experiment",
+    "History",
+    "HoldfastError",
+    "Kind",
+    "Metric",
+    "Regression",
+    "Samples",
+    "Task",
+    "load",
+    "resume",
+    "run",
+]
 
 # Names are imported when first used: `holdfast --help` must not wait for torch.
 _HOMES = {
@@ -28,6 +41,9 @@ _HOMES = {
     "run": "play",
     "resume": "play",
     "History": "runs",
+    "Kind": "tasks",
+    "Metric": "tasks",
+    "Regression": "tasks.kinds",
     "Samples": "tasks",
     "Task": "tasks",
 }

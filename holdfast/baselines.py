@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
 from holdfast.plan import make_plan
 from holdfast.runs import History
-from holdfast.tasks import Metric, Samples
+from holdfast.tasks import Samples, right_or_wrong
 
 SHRINK = 0.01  # share of the mean variance that is added to each direction
 
@@ -94,12 +94,12 @@ def lda_accuracy(history: History) -> float:
     assert isinstance(absence, FedDig), "nothing else keeps digests"
     believed = absence.believed(state)
     digests = samples_of(absence, plan.method, believed, state.round, sorted(believed), state.claims)
-    return accuracy(lda_from_digests(digests), test, plan.task.metric)
+    return accuracy(lda_from_digests(digests), test)
 
 
-def accuracy(classifier: Lda, test: Samples, metric: Metric) -> float:
-    """The mean metric of a classifier that reads the encoded features, which are the last of a sample's inputs."""
-    return float(metric(classifier(test.inputs[-1]), test.labels).mean())
+def accuracy(classifier: Lda, test: Samples) -> float:
+    """The accuracy of a classifier that reads the encoded features, which are the last of a sample's inputs."""
+    return float(right_or_wrong(classifier(test.inputs[-1]), test.labels).mean())
 
 
 def model_in_use(experiment: Experiment) -> Choice:

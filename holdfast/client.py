@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import nn
@@ -16,7 +16,7 @@ from holdfast.core import Message, Reply, Tensors, pack, unpack
 from holdfast.errors import HoldfastError, nearest
 from holdfast.failures import Refusal, tell_home
 from holdfast.learning.local import Sent, learn
-from holdfast.learning.loop import evaluate
+from holdfast.learning.loop import outputs_of
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.models import fill
@@ -40,7 +40,7 @@ class Client(Owner):
     validation: Samples
     model: nn.Module
     loss: Loss
-    metric: Metric
+    metrics: Sequence[Metric]
     learning: Learning
     algorithm: FedAvg
     absence: Nothing = field(default_factory=Nothing)
@@ -165,15 +165,16 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Te
 
 
 def evaluate_job(client: Client, message: Message) -> Reply:
-    """Test the model that was sent, with what stays at home, on one's own validation samples."""
+    """Test the model that was sent, with what stays at home, on one's own validation samples: sums of each metric."""
     home: Tensors = {}
     if client.home:
         home = recall_memory(client, int(message.scalars["accepted"]), {})[2]
     weights, buffers = ({**unpack(message.tensors, group), **home} for group in ("model", "buffers"))
     fill(client.model, weights, buffers)
     samples = held_out(client.validation, client.train)
-    accuracy = float(evaluate(client.model, samples, client.metric).mean())
-    return Reply(client.id, {}, {"accuracy": accuracy, "samples": len(samples)})
+    output = outputs_of(client.model, samples)
+    sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
+    return Reply(client.id, {}, {"metrics": sums, "samples": len(samples)})
 
 
 def test_job(client: Client, message: Message) -> Reply:
@@ -183,7 +184,7 @@ def test_job(client: Client, message: Message) -> Reply:
         raise Refusal("job", f"client {client.id} is asked to test, but the run's trust rule asks nobody.")
     samples = held_out(client.validation, client.train, asked.most)
     others = tested_in(message.tensors, client.id)
-    found = MEASURES[asked.measure](client.model, samples, client.metric, message.tensors, others)
+    found = MEASURES[asked.measure](client.model, samples, message.tensors, others)
     told = {"accuracies": found, "samples": len(samples)}
     if asked.patches and client.stamped is not None:
         told["patches"] = innocence_of(client.model, client.stamped, message.tensors, others)

@@ -17,7 +17,7 @@ from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
 from holdfast.memory import Memory
 from holdfast.selection import Everyone, Selection
-from holdfast.tasks import Loss, Metric, Samples, right_or_wrong
+from holdfast.tasks import Loss, Samples
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class About:
     """What a digest must agree on."""
 
     task: str = ""
-    classes: int = 0
+    classes: int = 0  # 0: there are none
     encoder: str = ""  # fingerprint; empty: no features
     feature_shape: tuple[int, ...] = ()
     signed: bool = True  # whether features can be negative, as far as is known
@@ -49,7 +49,6 @@ class Bench:
 
     model: nn.Module = field(default_factory=nn.Identity)
     loss: Loss = nn.functional.cross_entropy
-    metric: Metric = right_or_wrong
     about: About = field(default_factory=About)
     producer: nn.Module | None = None  # FedDig's guidance producer P_G, where the model needs one
     opened: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # a cache: digests, sealed and unpacked

@@ -1,4 +1,4 @@
-"""The final model of a run, to be used elsewhere: from raw samples to the probability of each class.
+"""The final model of a run, to be used elsewhere: from raw samples to the probability of each class, or to a number.
 
 import holdfast.export, numpy
 model = holdfast.export.load_model("runs/mine")            # or its model.safetensors alone
@@ -14,7 +14,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,16 @@ from torch import Tensor, nn
 from holdfast.absence import ABSENCES
 from holdfast.choices import choose
 from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, brief
 from holdfast.experiment import from_table
 from holdfast.files import Store, load_tensors, read_metadata, write_file
 from holdfast.learning.device import choose_device, outputs
 from holdfast.models import fill
 from holdfast.plan import Plan, choose_model
 from holdfast.tables import parse_table
-from holdfast.tasks import Samples, Task
+from holdfast.tasks import Kind, Samples, Task
 from holdfast.tasks.arrays import Array, inputs, labels
+from holdfast.tasks.kinds import KINDS, Classes
 from holdfast.tasks.named import load_task
 from holdfast.tasks.npz import read_arrays
 
@@ -46,12 +47,13 @@ BATCH = 500
 class Trained:
     """A trained model with all that it needs, its public encoder included."""
 
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # none of a task without classes
     shape: tuple[int, ...]  # of one sample: (channels, height, width), or (length,)
-    network: nn.Module  # float samples, images in [0, 1] -> probabilities (N, classes)
+    network: nn.Module  # float samples, images in [0, 1] -> probabilities (N, classes), or values (N, 1)
+    kind: Kind = field(default_factory=Classes)
 
     def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
-        """The probability of each class for each sample: images (N, H, W) or (N, H, W, C), or vectors (N, D)."""
+        """The probabilities of classes, or the value, of each sample: images (N, H, W) or (N, H, W, C), or vectors."""
         samples = inputs(Array(np.asarray(x), where))
         if tuple(samples.shape[1:]) != self.shape:
             raise HoldfastError(
@@ -68,17 +70,17 @@ class Trained:
 
 
 class Whole(nn.Module):
-    """Encoder, model and softmax in one."""
+    """Encoder, model and what its kind makes of the output (softmax) in one."""
 
-    def __init__(self, model: nn.Module, encoder: nn.Module | None, reads: tuple[str, ...]) -> None:
+    def __init__(self, model: nn.Module, encoder: nn.Module | None, reads: tuple[str, ...], kind: Kind) -> None:
         super().__init__()
-        self.model, self.encoder, self.reads = model, encoder, reads
+        self.model, self.encoder, self.reads, self.kind = model, encoder, reads, kind
 
     def forward(self, x: Tensor) -> Tensor:
         parts = {"image": x}
         if self.encoder is not None:
             parts["features"] = self.encoder(x)
-        return torch.softmax(self.model(*(parts[name] for name in self.reads)), dim=1)
+        return self.kind.readout(self.model(*(parts[name] for name in self.reads)))
 
 
 def about_model(plan: Plan) -> dict[str, str]:
@@ -88,6 +90,7 @@ def about_model(plan: Plan) -> dict[str, str]:
     return {
         "task": plan.task.name,
         "model": str(plan.experiment.model),
+        "kind": plan.task.kind.name,
         "classes": "\n".join(plan.task.class_names),
         "shape": json.dumps(list(plan.task.shape)),
         "recipe": json.dumps({key: table[key] for key in RECIPE}),
@@ -105,13 +108,13 @@ def load_model(source: Path | str, device: str = "auto") -> Trained:
             f"{path} does not say how it is built ({', '.join(lacking)} is missing): it is not a model of Holdfast's."
         )
     table = parse_table(f'{{"shape": {facts["shape"]}, "recipe": {facts["recipe"]}}}'.encode(), f"{path}: its recipe")
-    sides, names = table["shape"], tuple(facts["classes"].split("\n"))
+    sides, names = table["shape"], tuple(facts["classes"].split("\n")) if facts["classes"] else ()
     if not isinstance(sides, list) or not all(type(side) is int and 0 < side < 1 << 20 for side in sides):
         raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
     if not isinstance(table["recipe"], dict):
         raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
     network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
-    return Trained(names, tuple(sides), network.eval().to(choose_device(device)))
+    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind)
 
 
 def rebuild(
@@ -125,9 +128,12 @@ def rebuild(
     """The model's network with its weights; the encoder is made anew and must be the same as in training."""
     experiment = from_table(recipe, str(path))
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
-    task = Task(experiment.task, nothing, nothing, names)
-    if ":" in experiment.task:  # a user's own task may bring its own model
+    if ":" in experiment.task:  # a user's own task may bring its own model and kind
         task = load_task(experiment.task, None)
+    elif (kind := KINDS.get(facts.get("kind", Classes.name))) is not None:
+        task = Task(experiment.task, nothing, nothing, names, kind=kind)
+    else:
+        raise HoldfastError(f"{path} is of kind {brief(facts['kind'])}, which this version does not know.")
     absence = choose(ABSENCES, experiment.absence, "absence")
     build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
@@ -141,7 +147,7 @@ def rebuild(
             f"{path} does not fit the model {facts.get('model')} it names: weights differ in name or shape."
         )
     fill(model, state, state)
-    return Whole(model, encoder.network if encoder else None, reads)
+    return Whole(model, encoder.network if encoder else None, reads, task.kind)
 
 
 def read_model(source: Path) -> tuple[Path, bytes]:
@@ -157,7 +163,7 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     return path, data
 
 
-def read_samples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
     found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
     x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
@@ -165,10 +171,19 @@ def read_samples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
         raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")
     if y not in found:
         return found[x], None
-    known = labels(Array(found[y], f"{path}, key {y}")).numpy()
+    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes()).numpy()
     if len(known) != len(found[x]):
         raise HoldfastError(f"{path}: {len(known)} labels in {y} for {len(found[x])} samples in {x}.")
     return found[x], known
+
+
+def read_labels(array: Array, kind: Kind) -> Tensor:
+    """Labels as the kind reads them."""
+    if kind.has_classes:
+        return labels(array)
+    if array.values.dtype.kind not in "iuf":
+        raise HoldfastError(f"{array.where}: expected numbers, got {array.values.dtype}.")
+    return kind.read(torch.from_numpy(array.values.astype(np.float32)), 0, array.where)
 
 
 def export_safetensors(source: Path, out: Path) -> None:
@@ -177,7 +192,7 @@ def export_safetensors(source: Path, out: Path) -> None:
 
 
 def export_onnx(source: Path, out: Path) -> None:
-    """Write the model, encoder and softmax included, as ONNX: x (N, *shape) float32 -> probabilities (N, classes)."""
+    """Write the model, encoder and softmax included, as ONNX: x (N, *shape) float32 -> probabilities, or values."""
     need("onnx", "onnxscript")
     import onnx
 
@@ -189,7 +204,7 @@ def export_onnx(source: Path, out: Path) -> None:
             model.network,
             (sample,),
             input_names=["x"],
-            output_names=["probabilities"],
+            output_names=[model.kind.answer],
             dynamic_shapes={"x": {0: batch}},
             dynamo=True,
             verbose=False,

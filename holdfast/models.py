@@ -26,7 +26,8 @@ class Model:
 
     inputs: ClassVar[tuple[str, ...]] = ("image",)  # or "features": what the public encoder makes of the image
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        """The network for samples of this shape, with so many outputs: one for each class, or as the kind says."""
         raise NotImplementedError
 
 
@@ -38,10 +39,10 @@ class Cnn(Model):
     width: int = 32
     hidden: int = 128
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 8:
             raise HoldfastError(f"model 'cnn' takes pictures of at least 8x8, got samples of shape {shape}; try 'mlp'.")
-        return nn.Sequential(*self.trunk(shape), nn.Linear(self.hidden, classes))
+        return nn.Sequential(*self.trunk(shape), nn.Linear(self.hidden, outputs))
 
     def trunk(self, shape: Shape) -> list[nn.Module]:
         """Everything but the last layer."""
@@ -72,8 +73,8 @@ class MobileNet(Model):
         if not 0 < self.width <= 8:
             raise ValueError(f"width must lie between 0 and 8, got {self.width}.")
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
-        return nn.Sequential(*self.trunk(shape), nn.Linear(last_channels(self.width), classes))
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        return nn.Sequential(*self.trunk(shape), nn.Linear(last_channels(self.width), outputs))
 
     def trunk(self, shape: Shape) -> list[nn.Module]:
         """Everything but the last layer."""
@@ -96,21 +97,21 @@ class Mlp(Model):
 
     hidden: int = 64
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(),
             nn.Linear(int(torch.Size(shape).numel()), self.hidden),
             nn.ReLU(),
-            nn.Linear(self.hidden, classes),
+            nn.Linear(self.hidden, outputs),
         )
 
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """Softmax regression."""
+    """One layer: softmax regression, or linear regression."""
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), classes))
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(torch.Size(shape).numel()), outputs))
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ class Features(Model):
     inputs: ClassVar[tuple[str, ...]] = ("features",)
     hidden: int = 128
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
-        return nn.Sequential(*feature_trunk(features, self.hidden), nn.Linear(self.hidden, classes))
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        return nn.Sequential(*feature_trunk(features, self.hidden), nn.Linear(self.hidden, outputs))
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,14 @@ class Full(Model):
         if self.image == "cnn" and self.width is not None and (self.width < 1 or self.width % 1):
             raise ValueError(f"width must be a whole number of channels for image = 'cnn', got {self.width}.")
 
-    def build(self, shape: Shape, classes: int, features: Shape) -> nn.Module:
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         if self.image == "cnn":
             image, seen = Cnn(self.norm, int(self.width or Cnn.width), self.hidden).trunk(shape), self.hidden
         else:
             width = MobileNet.width if self.width is None else self.width
             image, seen = MobileNet(self.norm, width).trunk(shape), last_channels(width)
         f_d = nn.Sequential(*feature_trunk(features, self.hidden))
-        return TwoSided(nn.Sequential(*image), f_d, nn.Linear(seen + self.hidden, classes))
+        return TwoSided(nn.Sequential(*image), f_d, nn.Linear(seen + self.hidden, outputs))
 
 
 class TwoSided(nn.Module):

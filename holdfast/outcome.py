@@ -52,7 +52,9 @@ def find_failures(records: Sequence[Record], clients: int) -> list[str]:
         )
     if lossless := [record for record in records if NO_FINITE_LOSS in record.notes]:
         found.append(f"no client's training loss was finite in round {rounds_of(lossless)}; {SLOWER}.")
-    last = next((record for record in reversed(records) if record.accuracy is not None), None)
+    last = next((record for record in reversed(records) if record.measure is not None), None)
+    if last is not None and last.measure is not None and last.leading is None:
+        found.append(f"the {last.measure.name} of the final model is not a finite number; {SLOWER}.")
     if last is not None and last.accuracy is not None and last.chance is not None and last.accuracy <= last.chance:
         found.append(
             f"the final model is no better than guessing: {last.accuracy:.1%} of the test set is right, and always "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,7 +27,13 @@ from holdfast.core import State, Tensors
 from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
 from holdfast.errors import HoldfastError, plain
 from holdfast.experiment import Experiment
-from holdfast.learning.choosing import choose_learning, choose_schedule, choose_server_optimizer, rehearse_steps
+from holdfast.learning.choosing import (
+    choose_learning,
+    choose_schedule,
+    choose_server_optimizer,
+    named,
+    rehearse_steps,
+)
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.memory import Memory
@@ -40,6 +47,7 @@ from holdfast.round import Method
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
 from holdfast.tasks import Samples, Task
+from holdfast.tasks.kinds import refuse_without_classes
 from holdfast.tasks.named import load_task
 from holdfast.tasks.partitions import PARTITIONS, split
 from holdfast.trust import TRUSTS, Trust
@@ -84,7 +92,7 @@ class Plan:
             validation=self.prepare(validation),
             model=model,
             loss=self.task.loss,
-            metric=self.task.metric,
+            metrics=self.task.metrics,
             learning=method.learning,
             algorithm=method.algorithm,
             absence=method.absence,
@@ -147,7 +155,8 @@ def make_plan(experiment: Experiment) -> Plan:
     refuse_other(Nothing, absence, experiment.absence, "absence")
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
     if experiment.samples is not None:
-        task = replace(task, train=task.train.take(first_of_each_class(task, experiment.samples)))
+        task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
+    refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes)
@@ -160,17 +169,20 @@ def make_plan(experiment: Experiment) -> Plan:
             signed=signed,
             norm_bound=encoder.norm_bound,
         )
-    bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, task.metric, about)
+    bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
         producer = guidance_producer(encoder.feature_shape, task.shape, generator)
         bench = replace(bench, producer=laid_out(producer, layout).to(device))
     method = choose_method(experiment, absence, bench)
     method = replace(method, own_samples=lru_cache(maxsize=2)(partial(moderators_samples, experiment, task, prepare)))
+    others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
+    refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
     check_rule(method.trust, experiment.trust.name, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     attack = choose_attack(experiment.attack)
+    refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
@@ -252,7 +264,7 @@ def choose_model(
         return chosen, inputs, None, own
     encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
-    build = partial(chosen.build, task.shape, task.classes, shape)
+    build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)
     known = experiment.layout == "auto" and type(chosen) in MODELS.values()
     return build, inputs, encoder, "channels-last" if known else own
@@ -282,8 +294,12 @@ def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) 
     return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
 
 
-def first_of_each_class(task: Task, samples: int) -> Tensor:
-    """The first samples of each class, as many of one as of another."""
+def first_samples(task: Task, samples: int) -> Tensor:
+    """The first samples; where there are classes the first of each, as many of one as of another."""
+    if not task.kind.has_classes:
+        if len(task.train) < samples:
+            raise HoldfastError(f"samples: {task.name} has {len(task.train)} training samples, not {samples}.")
+        return torch.arange(samples)
     each, labels = -(-samples // task.classes), task.train.labels
     index = torch.cat([(labels == c).nonzero().flatten()[:each] for c in range(task.classes)]).sort().values
     if len(index) < samples:
@@ -302,6 +318,9 @@ def moderators_samples(
 def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Deal the training samples out to the clients, and split each client's 80/10/10."""
     partition = choose(PARTITIONS, experiment.partition, "partition")
+    refuse_without_classes(
+        task.kind, partition, f"partition {str(experiment.partition)!r}", "choose partition = 'iid' or 'sizes'"
+    )
     shares = partition(task.train.labels, experiment.clients, rng(experiment.seed, -1, -1, "partition"))
     if len(shares) != experiment.clients or any(len(share) == 0 for share in shares):
         raise HoldfastError(
@@ -311,10 +330,16 @@ def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tenso
 
 
 def try_out(plan: Plan) -> None:
-    """Try model, loss, attack and optimisers on a few samples, so that a misfit is a sentence now, not later."""
+    """Try model, loss, metrics, attack and optimisers on a few samples: a misfit is a sentence now, not later."""
     raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
     few, model = plan.prepare(raw), plan.model().eval()
-    try_batch(plan, model, few, "model: it does not fit samples")
+    output = try_batch(plan, model, few, "model: it does not fit samples")
+    for metric in plan.task.metrics:
+        with named("metric", metric.name):
+            sums = metric.sums(output, few.labels)
+            if len(sums) != metric.width:
+                raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
+            json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
     if plan.guard is not None:
         method = plan.method
         weights = shared(method.algorithm, weights_of(model))
@@ -329,12 +354,16 @@ def try_out(plan: Plan) -> None:
         try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
 
 
-def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> None:
+def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> Tensor:
+    """The model's output for a few samples; what fits neither kind nor loss is a sentence."""
     inputs, labels = batch_on(model, few, torch.arange(len(few)))
     try:
         with torch.inference_mode(), autocast(plan.experiment.precision, plan.device):
-            plan.task.loss(model(*inputs), labels)
+            output: Tensor = model(*inputs)
+            plan.task.kind.check_output(output, labels)
+            plan.task.loss(output, labels)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
         reason = str(error).splitlines()[0]
         raise HoldfastError(f"{misfit} of shape {shape} and their labels ({reason}).") from error
+    return output

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from holdfast.accept import misfit
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.fitting import without_effect
-from holdfast.core import Federation, Message, Reply, State, pack
+from holdfast.core import Federation, State
 from holdfast.engines.checked import Checked
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.errors import HoldfastError
+from holdfast.evaluation import Evaluator
 from holdfast.experiment import Experiment
 from holdfast.export import about_model
-from holdfast.learning.loop import evaluate
 from holdfast.memory import Memory
-from holdfast.models import fill
-from holdfast.outcome import guessing
 from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
 from holdfast.runs import History, Run
 from holdfast.scenarios import Staged
-from holdfast.tasks import right_or_wrong
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (
@@ -133,13 +127,13 @@ def _play_rounds(
 ) -> State:
     """Play the rounds that are left; each is written down and shown when it is over."""
     experiment = plan.experiment
-    judge = Judge(plan, federation)
+    evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
     while state.round < experiment.rounds:
         state, record = play_round(state, federation, plan.method)
         if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
-            record = judge.evaluate(state, record)
+            record = evaluator.evaluate(state, record)
         record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
         records.append(record)
         if folder is not None:
@@ -157,7 +151,7 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
     try:
-        yield Staged(Checked(federation), plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(Checked(federation, plan.task.metrics), plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
         federation.close()
 
@@ -176,41 +170,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class Judge:
-    """Tests the model of a round: on the moderator's test set, and at the clients on their own samples."""
-
-    def __init__(self, plan: Plan, federation: Federation) -> None:
-        self._task = plan.task
-        self._test = plan.prepare(plan.task.test)
-        self._method = plan.method
-        self._model: nn.Module = plan.model()
-        by_class = plan.task.metric is right_or_wrong
-        self._chance = guessing(plan.task.test.labels, plan.task.classes) if by_class else None
-        self._federation = federation
-        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
-
-    def evaluate(self, state: State, record: Record) -> Record:
-        """The record with accuracy overall, for each class, and at each client (also those that are away)."""
-        start = time.perf_counter()
-        model = self._method.absence.model_of(state)
-        fill(self._model, model, state.buffers)
-        test = self._thread.submit(evaluate, self._model, self._test, self._task.metric)
-        tensors = pack(**self._method.shared(model, state.buffers))
-        messages = [
-            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
-            for client in self._federation.clients
-        ]
-        replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
-        right = test.result()
-        labels = self._test.labels
-        by_class = [right[labels == c] for c in range(self._task.classes)]
-        return dataclasses.replace(
-            record,
-            accuracy=float(right.mean()),
-            chance=self._chance,
-            class_accuracy=[float(part.mean()) if len(part) else None for part in by_class],
-            client_accuracy={reply.client: float(reply.scalars["accuracy"]) for reply in replies},
-            seconds={**record.seconds, "evaluate": time.perf_counter() - start},
-        )

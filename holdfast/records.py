@@ -15,10 +15,12 @@ from holdfast.core import State, pack, unpack
 from holdfast.errors import HoldfastError, brief, plain
 from holdfast.files import Damaged, load_tensors, read_metadata, save_tensors
 from holdfast.round import Record
+from holdfast.tasks.metrics import ACCURACY, Measure
 
 GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
 TEXTS = ("absent", "refused", "suspects")  # of a record: client -> words
-NUMBERS = ("weights", "scores", "credibility", "client_accuracy", "client_seconds")  # client -> number
+NUMBERS = ("weights", "scores", "credibility", "client_seconds")  # client -> number
+OLD = {"accuracy": "metrics", "class_accuracy": "class_metrics", "client_accuracy": "client_metrics"}
 MOST = 2**53
 
 
@@ -28,6 +30,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 def record_from_json(line: Mapping[str, Any], clients: int) -> Record:
     """A round's record; JSON has text for keys, clients are numbers."""
+    line = of_today(line)
     fields = {field.name: field for field in dataclasses.fields(Record)}
     for name, field in fields.items():
         needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -44,23 +47,52 @@ def record_from_json(line: Mapping[str, Any], clients: int) -> Record:
     return Record(**values)
 
 
+def of_today(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A line whose only metric is accuracy, in keys of its own, as runs before version 0.2 wrote it."""
+    if not any(key in line for key in OLD):
+        return line
+    told = {new: {ACCURACY.name: line[old]} for old, new in OLD.items() if line.get(old) is not None}
+    measure = {"measure": dataclasses.asdict(ACCURACY)} if "metrics" in told else {}
+    return {**{key: value for key, value in line.items() if key not in OLD}, **told, **measure}
+
+
 def _read(name: str, value: Any, clients: int) -> Any:
     """One field of a record."""
-    if name in ("loss", "accuracy", "client_accuracy", "class_accuracy", "chance", "asked") and value is None:
+    if name in ("loss", "chance", "asked", "measure") and value is None:
         return None
+    if name == "measure":
+        return _measure(value)
+    if name == "metrics":
+        return {_name(metric): _number(one) for metric, one in value.items()}
+    if name == "client_metrics":
+        return {_name(metric): _by_client(found, clients) for metric, found in value.items()}
+    if name == "class_metrics":
+        return {_name(m): [None if one is None else _number(one) for one in _list(v)] for m, v in value.items()}
     if name in TEXTS:
         return {_client(client, clients): plain(_text(why)) for client, why in value.items()}
     if name in NUMBERS:
-        return {_client(client, clients): _number(one) for client, one in value.items()}
+        return _by_client(value, clients)
     if name == "seconds":
         return {plain(_text(part), 40): _number(one) for part, one in value.items()}
     if name == "notes":
         return [plain(_text(note)) for note in _list(value)]
     if name in ("stand_ins", "asked"):
         return [_client(client, clients) for client in _list(value)]
-    if name == "class_accuracy":
-        return [None if one is None else _number(one) for one in _list(value)]
-    return _number(value) if name in ("loss", "accuracy", "chance") else _whole(value)
+    return _number(value) if name in ("loss", "chance") else _whole(value)
+
+
+def _measure(value: Mapping[str, Any]) -> Measure:
+    if set(value) != {"name", "unit", "smaller_is_better"} or not isinstance(value["smaller_is_better"], bool):
+        raise ValueError
+    return Measure(_name(value["name"]), _name(value["unit"]), value["smaller_is_better"])
+
+
+def _by_client(value: Mapping[str, Any], clients: int) -> dict[int, float]:
+    return {_client(client, clients): _number(one) for client, one in value.items()}
+
+
+def _name(value: object) -> str:
+    return plain(_text(value), 40)
 
 
 def state_to_bytes(state: State, digests: Mapping[int, str]) -> bytes:

@@ -32,6 +32,7 @@ from holdfast.core import (
 )
 from holdfast.failures import sentence_of
 from holdfast.selection import select
+from holdfast.tasks.metrics import ACCURACY, Measure
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.merging import average_buffers
 from holdfast.trust.weights import check_judgement
@@ -63,13 +64,34 @@ class Record:
     bytes_down: int
     seconds: Mapping[str, float]
     notes: Sequence[str] = field(default_factory=list)
-    accuracy: float | None = None
-    class_accuracy: Sequence[float | None] | None = None
-    client_accuracy: Mapping[int, float] | None = None
+    measure: Measure | None = None  # how the leading metric is read; none: the model was not tested in this round
+    metrics: Mapping[str, float] = field(default_factory=dict)  # on the moderator's test set
+    class_metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of each class, if any
+    client_metrics: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # at each client
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
     chance: float | None = None  # an accuracy that guessing may reach; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+
+    @property
+    def leading(self) -> float | None:
+        """The leading metric on the test set."""
+        return None if self.measure is None else self.metrics.get(self.measure.name)
+
+    @property
+    def by_client(self) -> Mapping[int, float]:
+        """The leading metric at each client."""
+        return {} if self.measure is None else self.client_metrics.get(self.measure.name, {})
+
+    @property
+    def by_class(self) -> Sequence[float | None]:
+        """The leading metric of each class."""
+        return () if self.measure is None else self.class_metrics.get(self.measure.name, ())
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy on the test set, of a classification."""
+        return self.metrics.get(ACCURACY.name)
 
     def was_asked(self, client: int) -> bool:
         return self.asked is None or client in self.asked

@@ -43,6 +43,7 @@ from holdfast.outcome import find_failures
 from holdfast.records import record_from_json, record_to_json, state_from, state_to_bytes
 from holdfast.round import Record
 from holdfast.tables import parse_table
+from holdfast.tasks.metrics import ACCURACY, Measure
 
 SCHEMA = 1
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
@@ -260,15 +261,37 @@ class History:
     state: State | None = None
 
     @property
+    def measure(self) -> Measure:
+        """How the leading metric is read; accuracy before the first test."""
+        return next((r.measure for r in reversed(self.records) if r.measure is not None), ACCURACY)
+
+    @property
+    def leading(self) -> list[float]:
+        """The leading metric on the test set after each round that was evaluated."""
+        return [record.leading for record in self.records if record.leading is not None]
+
+    @property
+    def final(self) -> float | None:
+        """Mean of the leading metric over the last tenth of the rounds, at least three; none before the first test."""
+        return mean_of_last(self.leading)
+
+    @property
+    def final_text(self) -> str:
+        """What the leading metric came to, with its unit."""
+        return "unknown" if self.final is None else self.measure.text(self.final)
+
+    @property
     def accuracy(self) -> list[float]:
-        """Test accuracy after each round that was evaluated."""
+        """Test accuracy after each round that was evaluated, of a classification."""
         return [record.accuracy for record in self.records if record.accuracy is not None]
 
     @property
     def final_accuracy(self) -> float:
         """Mean test accuracy over the last tenth of the rounds, at least three."""
-        last = self.accuracy[-max(3, -(-len(self.accuracy) // 10)) :]
-        return sum(last) / len(last)
+        final = mean_of_last(self.accuracy)
+        if final is None:
+            raise HoldfastError(f"This run has no accuracy; history.final is its {self.measure.name}.")
+        return final
 
     @property
     def failures(self) -> list[str]:
@@ -288,7 +311,17 @@ class History:
         return sum(record.bytes_down for record in self.records)
 
     def to_pandas(self) -> Any:
-        """One row for each round (needs pandas)."""
+        """One row for each round, with a column for each metric (needs pandas)."""
         import pandas
 
-        return pandas.DataFrame([record_to_json(record) for record in self.records])
+        return pandas.DataFrame([{**record_to_json(record), **record.metrics} for record in self.records])
+
+
+def mean_of_last(values: Sequence[float]) -> float | None:
+    """Mean of the last tenth, at least three.
+
+    >>> mean_of_last([9.0, 1.0, 2.0, 3.0]), mean_of_last([])
+    (2.0, None)
+    """
+    last = values[-max(3, -(-len(values) // 10)) :]
+    return sum(last) / len(last) if last else None

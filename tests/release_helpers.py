@@ -17,7 +17,8 @@ from holdfast.experiment import Experiment, from_table
 from holdfast.learning.settings import Learning
 from holdfast.memory import Memory
 from holdfast.round import Method
-from holdfast.tasks import Samples, Task, right_or_wrong
+from holdfast.tasks import Samples, Task
+from holdfast.tasks.kinds import Classes
 from holdfast.trust.weights import Uniform
 
 ABOUT = About("corners", 4, "finger", (9,))
@@ -88,7 +89,7 @@ def client(absence: FedDig, samples: Samples | None = None, folder: Path | None 
     model = nn.Linear(9, 4)
     return Client(
         id=id, seed=0, train=own, validation=own, model=model, loss=nn.functional.cross_entropy,
-        metric=right_or_wrong, learning=Learning(), algorithm=FedAvg(), absence=absence, about=ABOUT,
+        metrics=Classes().metrics, learning=Learning(), algorithm=FedAvg(), absence=absence, about=ABOUT,
         memory=Memory(folder),
     )  # fmt: skip
 

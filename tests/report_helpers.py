@@ -14,6 +14,7 @@ from holdfast.experiment import Experiment, from_table
 from holdfast.records import record_to_json
 from holdfast.round import Record
 from holdfast.runs import Run
+from holdfast.tasks.metrics import ACCURACY
 
 CLASSES = ("zero", "one", "two")
 
@@ -39,7 +40,20 @@ def record(round: int, **changes: Any) -> Record:
 def judged(round: int, accuracy: float, **changes: Any) -> Record:
     """The same, with the model tested: all classes and clients alike."""
     parts = {"class_accuracy": [accuracy] * len(CLASSES), "client_accuracy": {0: accuracy, 1: accuracy}}
-    return record(round, accuracy=accuracy, **{**parts, **changes})
+    return record(round, **by_accuracy(accuracy=accuracy, **{**parts, **changes}))
+
+
+def by_accuracy(
+    accuracy: float, class_accuracy: Sequence[float | None], client_accuracy: dict[int, float], **others: Any
+) -> dict[str, Any]:
+    """The fields of a record of a model that was tested."""
+    return {
+        "measure": ACCURACY,
+        "metrics": {"accuracy": accuracy},
+        "class_metrics": {"accuracy": class_accuracy},
+        "client_metrics": {"accuracy": client_accuracy},
+        **others,
+    }
 
 
 def leaving(experiment: Experiment, before: float, after: float, stand_ins: bool) -> list[Record]:
@@ -83,8 +97,9 @@ def busy_run(folder: Path, rounds: int, clients: int, seed: int, number: int, tr
         heard = [c for c in range(clients) if c not in absent]
         wobble = torch.rand(clients + 10, generator=draw).tolist()
         records.append(
-            record(
+            judged(
                 t,
+                level + 0.02 * wobble[0],
                 absent=absent,
                 refused=refused,
                 stand_ins=[c for c in absent if c % 2],
@@ -92,7 +107,6 @@ def busy_run(folder: Path, rounds: int, clients: int, seed: int, number: int, tr
                 scores={c: wobble[c] - 0.5 for c in heard},
                 credibility={c: wobble[c] for c in heard[::2]},
                 suspects=suspects,
-                accuracy=level + 0.02 * wobble[0],
                 class_accuracy=[min(1.0, level + 0.2 * w) for w in wobble[clients:]],
                 client_accuracy={c: min(1.0, level + 0.15 * wobble[c]) for c in range(clients)},
                 notes=["client 3's clock is wrong"] if t % 50 == 7 else [],

@@ -25,6 +25,7 @@ from holdfast.learning.settings import Learning
 from holdfast.round import Method, Record, play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.tasks import Samples
+from holdfast.tasks.kinds import Regression
 from holdfast.trust import TRUSTS
 
 torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other
@@ -43,10 +44,6 @@ class OneWeight(nn.Module):
 
 def half_square(output: Tensor, labels: Tensor) -> Tensor:
     return (output - labels).square().mean() / 2
-
-
-def nearness(output: Tensor, labels: Tensor) -> Tensor:
-    return torch.exp(-(output - labels).square()).flatten()
 
 
 @dataclass
@@ -81,7 +78,7 @@ class Bench:
             clients=count,
             seed=0,
             sizes=Sizes(self.samples),
-            bench=Workbench(OneWeight(), half_square, nearness, About()),
+            bench=Workbench(OneWeight(), half_square, About()),
             schedule=self.schedule,
         )
         model = {"w": torch.zeros(1)}
@@ -113,7 +110,7 @@ class Bench:
 def quadratic_client(id: int, target: float, count: int, learning: Learning, algorithm: FedAvg) -> Client:
     data = Samples((torch.ones(count, 1),), torch.full((count, 1), target))
     return Client(
-        id=id, seed=0, train=data, validation=data, model=OneWeight(), loss=half_square, metric=nearness,
+        id=id, seed=0, train=data, validation=data, model=OneWeight(), loss=half_square, metrics=Regression().metrics,
         learning=learning, algorithm=algorithm,
     )  # fmt: skip
 

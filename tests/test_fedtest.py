@@ -229,7 +229,7 @@ def test_a_client_tests_each_model_with_its_own_buffers_on_its_held_out_samples(
         tester.model.eval()
         right = tester.model(tester.validation.inputs[0][:5]).argmax(1) == tester.validation.labels[:5]
         assert said[str(update.client)] == float(right.float().mean())
-    assert accuracies(tester.model, tester.validation, tester.metric, message.tensors, []) == {}
+    assert accuracies(tester.model, tester.validation, message.tensors, []) == {}
     assert len(held_out(tester.validation, tester.train, 3)) == 3
     assert held_out(tester.validation.take(torch.arange(0)), tester.train, 50) is tester.train
 
@@ -258,7 +258,7 @@ def test_help_is_the_cosine_with_the_gradient_of_the_balanced_chance_of_the_true
     zero = {n: torch.zeros_like(t) for n, t in gradient.items()}
     sent = [Update(0, gradient, 1, 1), Update(2, against, 1, 1), Update(3, zero, 1, 1)]
     tensors = help_tensors(state.model, state.buffers, sent)
-    assert help_of(tester.model, tester.train, tester.metric, tensors, [0, 2, 3]) == pytest.approx(
+    assert help_of(tester.model, tester.train, tensors, [0, 2, 3]) == pytest.approx(
         {"0": 1.0, "2": 0.0, "3": 0.5}, abs=1e-6
     )
 

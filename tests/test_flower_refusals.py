@@ -56,16 +56,15 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
         ("train", {"scalars": {"notes": 5}}, "its notes are not"),
         ("train", {"scalars": {"notes": ["x" * 3000]}}, "its notes are not"),
         ("train", {"scalars": {"loss": "low"}}, "its loss is 'low', not a number"),
-        ("evaluate", {"scalars": {}}, "its accuracy is None"),
-        ("evaluate", {"scalars": {"accuracy": math.nan}}, "its accuracy is nan"),
-        ("evaluate", {"scalars": {"accuracy": True}}, "its accuracy is True, not a number"),
+        ("evaluate", {"scalars": {}}, "its metrics are None, not sums by name"),
+        ("evaluate", {"scalars": {"metrics": math.nan}}, "its metrics are nan, not sums by name"),
     ],
 )
 def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(
     job: str, changes: dict[str, Any], sentence: str
 ) -> None:
     InProcessGrid(ClientApp(), {})  # from here on messages can be made in this process
-    letter = replace(Letter(0, 3, job, scalars={"accuracy": 0.5}), **changes)
+    letter = replace(Letter(0, 3, job, scalars={"metrics": {"accuracy": [1.0, 2.0]}}), **changes)
     asked = Packet(encode(Letter(0, 3, job)), dst_node_id=1, message_type="train.job")
     answer = read_answer(Packet(encode(letter), reply_to=asked), Message(0, 3, job), 1000)
     assert isinstance(answer, Absent)

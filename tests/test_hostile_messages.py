@@ -68,7 +68,7 @@ def every_value(reply: Reply, odd: object) -> Reply:
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
 def test_odd_words_in_any_reply_refuse_their_client_alone(odd: object) -> None:
     assert 1 in {**(seen := lied("train", lambda r: every_value(r, odd))).absent, **seen.refused}
-    assert 1 not in (lied("evaluate", lambda r: every_value(r, odd)).client_accuracy or {})
+    assert 1 not in (lied("evaluate", lambda r: every_value(r, odd)).by_client)
     for trust in ("fedtest", "jury"):
         notes = " ".join(lied("test", lambda r: every_value(r, odd), trust=trust).notes)
         assert "tester 1 is ignored" in notes
@@ -88,7 +88,7 @@ def test_replies_of_another_form_are_refused(job: str, change: dict[str, Any]) -
 def test_only_training_is_answered_with_tensors() -> None:
     big = {"x": torch.zeros(1)}
     record = lied("evaluate", lambda reply: dataclasses.replace(reply, tensors=big))
-    assert set(record.client_accuracy) == {0, 2}
+    assert set(record.by_client) == {0, 2}
 
 
 def test_one_nonsensical_loss_does_not_hide_the_others() -> None:

@@ -200,7 +200,7 @@ def test_shards_of_equal_classes_give_two_classes_each() -> None:
     [
         (Iid(), torch.zeros(3), 4, "3 samples are too few for 4 clients"),
         (Iid(), torch.zeros(3), 0, "must be at least 1, got 0"),
-        (Iid(), torch.zeros(3, 2), 1, "one whole-number label"),
+        (Dirichlet(), torch.zeros(30, 2), 1, "one whole-number label"),
         (Dirichlet(0.1, 10), torch.arange(39) % 2, 4, "39 samples are too few for 4 clients with at least 10 each"),
         (Shards(2), torch.arange(7), 4, "too few for 4 clients with at least 2 each"),
         (RandomClasses(3, 3), torch.arange(20) % 2, 4, "min_classes is 3, the data has 2 classes"),

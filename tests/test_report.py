@@ -173,10 +173,10 @@ def test_the_payload_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", records, scenario="forever", seed=3)
     told = payload([read_story(run)])["runs"][0]
     assert told["rounds"] == [1, 2]
-    assert told["accuracy"] == [0.5, None]
+    assert told["values"] == [0.5, None]
     assert told["presence"] == ["pp", "pa"]
     assert told["classes"] == ["zero", "one", "two"]
-    assert told["classAccuracy"]["rows"][1:] == ["----", "zz--"]
+    assert told["classValues"]["rows"][1:] == ["----", "zz--"]
     assert told["weights"] == {"low": 0.0, "high": 1.0, "rows": ["90zz", "qz--"]}  # 324 and 971 of 1,295
     assert told["scores"] == {"low": -2.0, "high": -1.0, "rows": ["--00", "----"]}
     assert told["credibility"] == {"low": 0.0, "high": 1.0, "rows": ["----", "--zz"]}

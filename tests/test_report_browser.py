@@ -66,8 +66,8 @@ def test_the_page_draws_its_plots_without_complaint(driver: Any, compared: Path)
     assert texts(driver, "h1") == [
         "FedAvg + FedDig kept 80.0\u00a0% when all 2 clients left; FedAvg fell to 40.0\u00a0%."
     ]
-    assert count(driver, "#accuracy-plot path.line") == 2
-    assert count(driver, "#accuracy-plot path.band") == 2
+    assert count(driver, "#metric-plot path.line") == 2
+    assert count(driver, "#metric-plot path.band") == 2
     assert count(driver, "#seconds-plot path.bars") == 3  # stand-ins and trust took no time
     assert inked(driver, "#presence canvas") >= 3  # ground, there, digest
     for heat in ("clients", "classes", "weights"):
@@ -93,16 +93,16 @@ def test_nothing_is_fetched(driver: Any, compared: Path) -> None:
 def test_switches_of_methods_scenarios_and_seeds(driver: Any, compared: Path) -> None:
     open_page(driver, compared)
     click(driver, "#method-1")
-    assert count(driver, "#accuracy-plot path.line") == 1
+    assert count(driver, "#metric-plot path.line") == 1
     assert driver.find_element("css selector", "#method-1").get_attribute("aria-pressed") == "false"
     click(driver, "#method-0")  # the last one stays
-    assert count(driver, "#accuracy-plot path.line") == 1
+    assert count(driver, "#metric-plot path.line") == 1
     click(driver, "#method-1")
     choose(driver, "#seed", "1")
-    assert (count(driver, "#accuracy-plot path.line"), count(driver, "#accuracy-plot path.band")) == (2, 0)
-    assert "FedAvg + FedDig, seed 1" in texts(driver, "#accuracy .say")[0]
+    assert (count(driver, "#metric-plot path.line"), count(driver, "#metric-plot path.band")) == (2, 0)
+    assert "FedAvg + FedDig, seed 1" in texts(driver, "#metric .say")[0]
     choose(driver, "#focus", "gone-none-1")
-    assert "FedAvg, seed 1" in texts(driver, "#accuracy .say")[0]
+    assert "FedAvg, seed 1" in texts(driver, "#metric .say")[0]
     assert "away 50 %" in driver.find_element("css selector", "#presence").get_attribute("aria-label")
     scenarios = texts(driver, "[id^=scenario-]")
     click(driver, f"#scenario-{scenarios.index('none')}")
@@ -114,14 +114,14 @@ def test_dragging_zooms_and_double_click_shows_all(driver: Any, compared: Path) 
     from selenium.webdriver import ActionChains
 
     open_page(driver, compared)
-    plot = driver.find_element("css selector", "#accuracy-plot")
+    plot = driver.find_element("css selector", "#metric-plot")
     ActionChains(driver, duration=20).move_to_element_with_offset(plot, -100, 0).click_and_hold().move_by_offset(
         150, 0
     ).release().perform()
     low, high = driver.execute_script("return view.zoom")
     assert 1 < low < high < 12
     assert texts(driver, "#whole")[0].startswith(f"Rounds {low}–{high}")
-    ActionChains(driver).double_click(driver.find_element("css selector", "#accuracy-plot")).perform()
+    ActionChains(driver).double_click(driver.find_element("css selector", "#metric-plot")).perform()
     assert driver.execute_script("return view.zoom") is None
 
 
@@ -131,11 +131,11 @@ def test_hovering_and_walking_tell_the_values(driver: Any, compared: Path) -> No
     open_page(driver, compared)
     ActionChains(driver, duration=20).move_to_element(driver.find_element("css selector", "#presence")).perform()
     assert "there" in texts(driver, "#tip")[0] or "stands in" in texts(driver, "#tip")[0]
-    plot = driver.find_element("css selector", "#accuracy-plot")
+    plot = driver.find_element("css selector", "#metric-plot")
     plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
     expected = "Round 2\nFedAvg + FedDig: 83.0\u00a0% ± 1.4\nFedAvg: 83.0\u00a0% ± 1.4"  # seeds at 82 and 84
     assert texts(driver, "#spoken") == [expected] == texts(driver, "#tip")
-    driver.find_element("css selector", "#accuracy-plot").send_keys("+")
+    driver.find_element("css selector", "#metric-plot").send_keys("+")
     assert driver.execute_script("return view.zoom") is not None
     driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert driver.execute_script("return view.zoom") is None

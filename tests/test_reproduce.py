@@ -230,7 +230,7 @@ def test_what_is_said_of_the_numbers() -> None:
 def test_a_cell_has_the_papers_number_of_its_row() -> None:
     wanted = reproduction("feddig-table1", "small")
     history = History(Experiment(), [record(0, 0, 1.0)])
-    object.__setattr__(history.records[0], "accuracy", 0.5)
+    object.__setattr__(history.records[0], "metrics", {"accuracy": 0.5})
     place = ("FedDig as printed", "sequential")
     [cell] = cells_of(wanted, {place: [history]}, {})
     assert (cell.mean, cell.paper) == (50.0, 77.6)

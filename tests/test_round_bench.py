@@ -21,7 +21,8 @@ from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
 from holdfast.models import buffers_of, initialise, weights_of
 from holdfast.round import Method, Record, play_round
-from holdfast.tasks import Samples, right_or_wrong
+from holdfast.tasks import Samples
+from holdfast.tasks.kinds import Classes
 from holdfast.trust import TRUSTS
 
 torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other
@@ -42,7 +43,7 @@ def make_clients(algorithm: FedAvg, learning: Learning, sizes: Sequence[int] = S
         data = Samples((torch.randn(count, 2, generator=generator),), torch.arange(count) % 2)
         loss = nn.functional.cross_entropy
         clients[id] = Client(
-            id=id, seed=7, train=data, validation=data, model=network(), loss=loss, metric=right_or_wrong,
+            id=id, seed=7, train=data, validation=data, model=network(), loss=loss, metrics=Classes().metrics,
             learning=learning, algorithm=algorithm,
         )  # fmt: skip
     return clients
@@ -90,7 +91,7 @@ class Away:
 
 def make_method(algorithm: FedAvg, learning: Learning, clients: int, max_norm: float | None = None) -> Method:
     trust = TRUSTS[algorithm.weights]()
-    bench = Bench(network(), nn.functional.cross_entropy, right_or_wrong, About())
+    bench = Bench(network(), nn.functional.cross_entropy, About())
     return Method(
         algorithm=algorithm, absence=Nothing(), trust=trust, learning=learning, rounds=8, clients=clients, seed=7,
         bench=bench, max_norm=max_norm,

@@ -20,6 +20,7 @@ from holdfast.play import resume, run
 from holdfast.report.words import situation
 from holdfast.round import Record
 from holdfast.runs import History
+from holdfast.tasks.metrics import ACCURACY
 
 SMALL = ["task=fashion-mini", "clients=4", "samples=200", "model=linear", "rounds=2", "workers=0"]
 
@@ -161,7 +162,7 @@ def test_how_often_a_backdoor_works_is_in_the_rows_and_in_the_table(tmp_path: Pa
 
 
 def test_a_table_that_is_cut_short_has_dashes() -> None:
-    done = History(Experiment(clients=3), [replace(RECORDS[0], accuracy=0.5)])
+    done = History(Experiment(clients=3), [replace(RECORDS[0], measure=ACCURACY, metrics={"accuracy": 0.5})])
     other = History(Experiment(clients=3, trust="krum", scenario="forever"), done.records)  # type: ignore[arg-type]
     assert [list(column.cells) for column in table([done, other], [None, 0.25]).columns[1:3]] == [
         ["[bold green]50.0[/]", "-"],

@@ -59,7 +59,7 @@ def test_a_new_round_is_pushed_and_the_end_is_told(tmp_path: Path) -> None:
         time.sleep(0.7)
     listener.join(5)
     assert [kind for kind, _ in seen] == ["payload", "payload", "end"]
-    assert [json.loads(text)["runs"][0]["accuracy"] for _, text in seen[:2]] == [[0.25], [0.25, 0.75]]
+    assert [json.loads(text)["runs"][0]["values"] for _, text in seen[:2]] == [[0.25], [0.25, 0.75]]
 
 
 def wait_for(condition: Any, seconds: float = 20.0) -> None:
@@ -183,6 +183,6 @@ def test_the_page_follows_a_real_run(tmp_path: Path) -> None:
         learner.join()
         assert seen[-1] == 9
         assert len([rounds for rounds in seen if 0 < rounds < 9]) >= 3
-        assert driver.execute_script("return document.querySelectorAll('#accuracy-plot path.line').length") == 1
+        assert driver.execute_script("return document.querySelectorAll('#metric-plot path.line').length") == 1
         assert driver.execute_script("return runs[0].scenario") == "sequential"
         assert complaints(driver) == []

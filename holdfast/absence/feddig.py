@@ -62,6 +62,7 @@ class FedDig(ReleaseOptions, Nothing):
     """A missing client's digest stands in for it."""
 
     needs_features: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
 
     server_epochs: int = 1
     server_lr: float | None = None  # of the server step, as a multiple of the clients' lr; none: .3 for moments, else 1

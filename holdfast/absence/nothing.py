@@ -24,6 +24,7 @@ class Nothing:
     """A missing client is missed."""
 
     needs_features: ClassVar[bool] = False  # whether the model must read encoded features
+    needs_classes: ClassVar[bool] = False  # whether what stands in is made of classes
 
     @property
     def protects(self) -> bool:

@@ -21,11 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-<<<<<<< HEAD
-=======
-from torch import Tensor, nn
+from torch import nn
 
->>>>>>> device
 from holdfast.core import Tensors, Update, weighted_sum
 from holdfast.learning.loop import Correction
 from holdfast.learning.objective import Objective

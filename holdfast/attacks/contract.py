@@ -28,6 +28,7 @@ class Attack:
     since: int = 0
     until: int | None = None
     kind: ClassVar[tuple[str, ...]] = ()
+    needs_classes: ClassVar[bool] = False  # whether it changes classes
     omniscient: ClassVar[bool] = False  # whether it needs to see the honest clients' updates
 
     def __post_init__(self) -> None:

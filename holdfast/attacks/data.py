@@ -24,6 +24,7 @@ class LabelFlip(Attack):
 
     pairs: tuple[str, ...] = ()
     kind: ClassVar[tuple[str, ...]] = ("data",)
+    needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +75,7 @@ class Backdoor(Attack):
     size: int = 3
     boost: float = 1.0
     kind: ClassVar[tuple[str, ...]] = ("data", "update")
+    needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

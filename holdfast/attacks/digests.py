@@ -23,6 +23,7 @@ class BadDigest(Attack):
     manner: Literal["negate", "noise"] = "negate"
     scale: float = 1.0
     kind: ClassVar[tuple[str, ...]] = ("digest",)
+    needs_classes: ClassVar[bool] = True
 
     def spoil(
         self, features: Tensor, labels: Tensor, classes: int, generator: torch.Generator
@@ -42,6 +43,7 @@ class FalseDigest(Attack):
     """
 
     kind: ClassVar[tuple[str, ...]] = ("digest",)
+    needs_classes: ClassVar[bool] = True
 
     def spoil(
         self, features: Tensor, labels: Tensor, classes: int, generator: torch.Generator

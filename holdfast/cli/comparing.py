@@ -26,6 +26,7 @@ from holdfast.presets import with_method
 from holdfast.report.figures import save_curves
 from holdfast.report.words import situation
 from holdfast.runs import History, Run
+from holdfast.tasks.metrics import Measure
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
 
 
 def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Table:
-    """Methods x conditions: mean and deviation of the final accuracy over seeds, the best of each column in bold."""
+    """Methods x conditions: mean and deviation over seeds of the leading metric, the best of each column in bold."""
     cells: dict[str, dict[str, list[History]]] = {}
     open_doors: dict[tuple[str, str], list[float]] = {}
     for history, rate in zip(histories, backdoors, strict=True):
@@ -145,36 +146,43 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Ta
         cells.setdefault(method, {}).setdefault(condition, []).append(history)
         open_doors.setdefault((method, condition), []).extend([] if rate is None else [rate])
     conditions = list(dict.fromkeys(situation(history.experiment) for history in histories))
-    means = {(m, s): mean(found) for m, row in cells.items() for s, found in row.items()}
-    best = {s: max(value for (_, other), value in means.items() if other == s) for s in conditions}
+    measure = histories[0].measure
+    means = {(m, s): mean(finals(found)) for m, row in cells.items() for s, found in row.items()}
+    there = {s: [v for (_, other), v in means.items() if other == s and v is not None] for s in conditions}
+    best = {s: measure.best(values) if values else None for s, values in there.items()}
     seeds = len({history.experiment.seed for history in histories})
-    view = Table(title=f"Test accuracy in %, mean over {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
+    title = f"Test {escape(measure.title)}, mean over {seeds} seed{'s' if seeds > 1 else ''}"
+    view = Table(title=title, title_justify="left")
     view.add_column("method")
     for name in conditions:
         view.add_column(escape(name), justify="right")
     view.add_column("seconds a run", justify="right")
-    view.add_column(f"accuracy by round, {escape(conditions[-1])}")
+    view.add_column(f"{escape(measure.name)} by round, {escape(conditions[-1])}")
     for method, row in cells.items():
         doors = [open_doors.get((method, s), []) for s in conditions]
         texts = [
-            cell(row.get(s, []), means.get((method, s)) == best[s], rates)
+            cell(finals(row.get(s, [])), measure, means.get((method, s)) == best[s], rates)
             for s, rates in zip(conditions, doors, strict=True)
         ]
         seconds = statistics.mean(history.seconds for found in row.values() for history in found)
         last = row.get(conditions[-1], [])
-        view.add_row(escape(method), *texts, f"{seconds:.0f}", spark(last[0].accuracy if last else []))
+        view.add_row(escape(method), *texts, f"{seconds:.0f}", spark(last[0].leading if last else [], measure))
     return view
 
 
-def mean(histories: Sequence[History]) -> float:
-    return statistics.mean(history.final_accuracy for history in histories)
+def finals(histories: Sequence[History]) -> list[float]:
+    return [history.final for history in histories if history.final is not None]
 
 
-def cell(histories: Sequence[History], best: bool, backdoors: Sequence[float]) -> str:
-    """Accuracy, and how often the backdoor works where there is one; a dash where a comparison did not get that far."""
-    if not histories:
+def mean(values: Sequence[float]) -> float | None:
+    return statistics.mean(values) if values else None
+
+
+def cell(values: Sequence[float], measure: Measure, best: bool, backdoors: Sequence[float]) -> str:
+    """The metric, and how often the backdoor works where there is one; a dash where a comparison did not get so far."""
+    if not values:
         return "-"
-    values = [100 * history.final_accuracy for history in histories]
-    text = f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    spread = f" ± {measure.number(statistics.stdev(values))}" if len(values) > 1 else ""
+    text = f"{measure.number(statistics.mean(values))}{spread}"
     text = f"[bold green]{text}[/]" if best else text
     return text + (f", backdoor {100 * statistics.mean(backdoors):.0f}" if backdoors else "")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.encoders import Encoder
     from holdfast.privacy.claim import Claim
     from holdfast.privacy.house import House
-    from holdfast.tasks import Samples
+    from holdfast.tasks import Samples, Task
 
 log = logging.getLogger("holdfast")
 digest_app = typer.Typer(
@@ -223,10 +223,10 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
     """The task's name and number of classes, and the samples to be digested."""
     from holdfast.tasks import Samples
     from holdfast.tasks.arrays import inputs, labels
-    from holdfast.tasks.named import DATA_SETS, load_task
+    from holdfast.tasks.named import DATA_SETS
 
     if recipe.samples_of is None:
-        whole = load_task(recipe.task, recipe.data)
+        whole = load_classes(recipe)
         return whole.name, whole.classes, whole.train
     arrays = read_samples(recipe.samples_of)
     images, classes = inputs(arrays[0]), labels(arrays[1])
@@ -238,7 +238,7 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
         known = DATA_SETS[recipe.task]
         name, count, shape = recipe.task, len(known.class_names), known.shape
     else:
-        whole = load_task(recipe.task, recipe.data)
+        whole = load_classes(recipe)
         name, count, shape = whole.name, whole.classes, whole.shape
     if tuple(images.shape[1:]) != shape:
         raise HoldfastError(
@@ -246,6 +246,16 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
             f"have {shape}; both must be alike."
         )
     return name, count, Samples((images,), classes)
+
+
+def load_classes(recipe: Recipe) -> Task:
+    """The recipe's task, if it has classes to make digests of."""
+    from holdfast.tasks.named import load_task
+
+    whole = load_task(recipe.task, recipe.data)
+    if not whole.kind.has_classes:
+        raise HoldfastError(f"task {whole.name!r} is of kind {whole.kind.name!r}; digests are made of classes.")
+    return whole
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:

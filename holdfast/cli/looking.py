@@ -7,6 +7,7 @@ import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -43,7 +44,7 @@ def check_file(file: Path, changes: list[str]) -> None:
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
     facts.add_row("task", f"{plan.task.name}: {len(plan.task.train):,} + {len(plan.task.test):,} samples, "
-                  f"{plan.task.classes} classes, {'x'.join(map(str, plan.task.shape))}")  # fmt: skip
+                  f"{plan.task.kind.words(plan.task.classes)}, {'x'.join(map(str, plan.task.shape))}")  # fmt: skip
     facts.add_row("model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round")
     facts.add_row("method", f"{experiment.method}, weights by {plan.method.trust.__class__.__name__}")
     sizes = plan.stage.sizes
@@ -88,12 +89,16 @@ def show_partition(file: Path | None, changes: list[str], out: Path | None) -> N
     experiment = load(file, changes) if file else from_changes(changes)
     plan = make_plan(experiment)
     parts = [part for part, _, _ in plan.parts]
-    counts = class_counts(parts, plan.task.train.labels, plan.task.classes)
+    names = plan.task.class_names or ("samples",)
+    if plan.task.kind.has_classes:
+        counts = class_counts(parts, plan.task.train.labels, plan.task.classes)
+    else:
+        counts = torch.tensor([[len(part)] for part in parts])
     console = Console(highlight=False)
     console.print(f"{plan.task.name}, {experiment.partition}, seed {experiment.seed}: training samples of each client")
-    console.print(partition_table(counts, plan.task.class_names))
+    console.print(partition_table(counts, names))
     if out is not None:
-        partition_figure(counts, plan.task.class_names, out)
+        partition_figure(counts, names, out)
         console.print(f"Saved {out}")
 
 

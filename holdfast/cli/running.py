@@ -25,6 +25,7 @@ from holdfast.report.story import class_names
 from holdfast.report.words import lost_classes
 from holdfast.round import Record
 from holdfast.runs import History, Run
+from holdfast.tasks.metrics import ACCURACY, Measure
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -96,8 +97,9 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     experiment = history.experiment
     asked = "" if experiment.selection.name == "all" else f", {experiment.selection} asked in each round"
     console.print(
-        f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: accuracy "
-        f"[bold]{history.final_accuracy:.1%}[/] after {len(history.records)} rounds in {seconds:.0f} s"
+        f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: "
+        f"{escape(history.measure.name)} [bold]{escape(history.final_text)}[/] after {len(history.records)} rounds in "
+        f"{seconds:.0f} s"
     )
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
@@ -120,8 +122,11 @@ def summary(history: History, backdoor: float | None) -> dict[str, object]:
         "seed": experiment.seed,
         **hostility(history),
         "backdoor_success": backdoor,
-        "final_accuracy": history.final_accuracy,
-        "accuracy": history.accuracy,
+        "metric": history.measure.name,
+        "final": history.final,
+        "values": history.leading,
+        "metrics": dict(history.records[-1].metrics),
+        **({"final_accuracy": history.final_accuracy, "accuracy": history.accuracy} if history.accuracy else {}),
         "failures": history.failures,
         "seconds": history.seconds,
         "bytes_up": history.bytes_up,
@@ -135,7 +140,7 @@ def print_json(value: object) -> None:
 
 
 def happenings(records: Iterable[Record]) -> list[str]:
-    """What a user should know of a run besides its accuracy: refusals, failures, divergence; each once, with rounds."""
+    """What a user should know of a run besides its metrics: refusals, failures, divergence; each once, with rounds."""
     seen: dict[str, list[int]] = {}
     for record in records:
         for client, why in record.refused.items():
@@ -149,14 +154,16 @@ def happenings(records: Iterable[Record]) -> list[str]:
     return [*lines[:12], f"... and {len(lines) - 12} more in rounds.jsonl"] if len(lines) > 12 else lines
 
 
-def spark(values: list[float], width: int = 24) -> str:
-    """Accuracies between 0 and 1 as a line of blocks.
+def spark(values: Sequence[float], measure: Measure, width: int = 24) -> str:
+    """Values as a line of blocks: shares from 0 to 1, others from their least to their largest.
 
-    >>> spark([0.0, 0.5, 1.0])
-    '▁▅█'
+    >>> spark([0.0, 0.5, 1.0], ACCURACY), spark([4.0, 3.0, 2.0], Measure("rmse"))
+    ('▁▅█', '█▅▁')
     """
     step = max(1, -(-len(values) // width))
-    return "".join(BLOCKS[min(7, int(value * 8))] for value in values[::step])
+    low, high = (0.0, 1.0) if measure.is_share or not values else (min(values), max(values))
+    heights = [(value - low) / ((high - low) or 1.0) for value in values[::step]]
+    return "".join(BLOCKS[min(7, int(height * 8))] for height in heights)
 
 
 def who_was_there(record: Record) -> str:
@@ -174,13 +181,14 @@ def few(clients: Sequence[int]) -> str:
 
 
 class Live:
-    """A progress bar with time left, accuracy so far and who is absent; plain lines where there is no terminal."""
+    """A progress bar with time left, the leading metric and who is absent; plain lines where there is no terminal."""
 
     def __init__(self, console: Console, rounds: float, done: int = 0, every: int | None = None) -> None:
         self.cost = 1.0  # of the rounds that follow, where some runs are slower than others
         self._console = console
         self._every = every or max(1, int(rounds // 10))  # plain lines: about ten a run
-        self._accuracy: list[float] = []
+        self._values: list[float] = []
+        self._latest, self._measure = "-", ACCURACY
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -202,15 +210,16 @@ class Live:
 
     def begin(self, label: str) -> None:
         """Another run begins under the same bar."""
-        self._accuracy = []
+        self._values = []
         self._progress.update(self._bar, description=label, news="starting")
 
     def round(self, label: str, record: Record) -> None:
-        if record.accuracy is not None:
-            self._accuracy.append(record.accuracy)
+        if record.measure is not None and record.leading is not None:
+            self._values.append(record.leading)
+            self._latest, self._measure = record.measure.said(record.leading), record.measure
         people = who_was_there(record)
-        latest = f"{self._accuracy[-1]:.1%}" if self._accuracy else "-"
-        news = f"[bold]{latest}[/] {spark(self._accuracy)}" + (f"  {people}" if people else "")
+        latest = self._latest if self._values else "-"
+        news = f"[bold]{escape(latest)}[/] {spark(self._values, self._measure)}" + (f"  {people}" if people else "")
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
             line = f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else "")

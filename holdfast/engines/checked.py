@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from holdfast.core import Absent, Federation, Message, Reply
 from holdfast.errors import brief, plain
+from holdfast.tasks import Metric
 
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
 
@@ -13,8 +15,8 @@ NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so m
 class Checked:
     """A federation in which nothing that a client sends reaches the moderator unread."""
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation = federation
+    def __init__(self, federation: Federation, metrics: Sequence[Metric]) -> None:
+        self._federation, self._metrics = federation, metrics
 
     @property
     def clients(self) -> Sequence[int]:
@@ -22,10 +24,16 @@ class Checked:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         answers = self._federation.ask(messages)
-        return [checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
+        return [self._checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
 
     def close(self) -> None:
         self._federation.close()
+
+    def _checked(self, answer: Reply | Absent, message: Message) -> Reply | Absent:
+        read = checked(answer, message)
+        if isinstance(read, Reply) and message.job == "evaluate":
+            return refused(message, fault) if (fault := find_odd_sums(read.scalars["metrics"], self._metrics)) else read
+        return read
 
 
 def checked(answer: Reply | Absent, message: Message) -> Reply | Absent:
@@ -33,8 +41,12 @@ def checked(answer: Reply | Absent, message: Message) -> Reply | Absent:
     if isinstance(answer, Absent):
         return Absent(message.client, plain(answer.reason))
     if fault := find_fault(answer, message):
-        return Absent(message.client, f"sent a message that was refused: {fault}")
+        return refused(message, fault)
     return answer
+
+
+def refused(message: Message, fault: str) -> Absent:
+    return Absent(message.client, f"sent a message that was refused: {fault}")
 
 
 def find_fault(reply: Reply, message: Message) -> str | None:
@@ -50,11 +62,23 @@ def find_fault(reply: Reply, message: Message) -> str | None:
     notes = reply.scalars.get("notes", [])
     if not isinstance(notes, list) or len(notes) > NOTES or not all(is_note(note) for note in notes):
         return "its notes are not a short list of short texts"
-    for key in ("loss", "accuracy"):
-        if key in reply.scalars and not is_number(reply.scalars[key]):
-            return f"its {key} is {brief(reply.scalars[key])}, not a number"
-    if message.job == "evaluate" and not 0 <= reply.scalars.get("accuracy", -1) <= 1:
-        return f"its accuracy is {brief(reply.scalars.get('accuracy'))}, not between 0 and 1"
+    if "loss" in reply.scalars and not is_number(reply.scalars["loss"]):
+        return f"its loss is {brief(reply.scalars['loss'])}, not a number"
+    if message.job == "evaluate" and not isinstance(reply.scalars.get("metrics"), dict):
+        return f"its metrics are {brief(reply.scalars.get('metrics'))}, not sums by name"
+    return None
+
+
+def find_odd_sums(told: dict[str, object], metrics: Sequence[Metric]) -> str | None:
+    """What is wrong with a client's sums of the task's metrics."""
+    if set(told) != {metric.name for metric in metrics}:
+        return f"its metrics are {brief(sorted(map(str, told)))}, not those of the task"
+    for metric in metrics:
+        sums = told[metric.name]
+        if not isinstance(sums, list) or len(sums) != metric.width:
+            return f"its {metric.name} is {brief(sums)}, not {metric.width} sums"
+        if not all(is_number(one) and math.isfinite(one) for one in sums) or not metric.possible(sums):
+            return f"its {metric.name} has impossible sums, {brief(sums)}"
     return None
 
 

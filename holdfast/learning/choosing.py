@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.accept import misfit
 from holdfast.algorithms.fedavg import FedAvg, shared
-from holdfast.choices import Choice, choose, refuse_other
+from holdfast.choices import choose, refuse_other
 from holdfast.core import State, Tensors
 from holdfast.errors import HoldfastError
 from holdfast.experiment import Experiment
@@ -87,7 +87,7 @@ def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None
 
 
 @contextmanager
-def named(key: str, choice: Choice) -> Iterator[None]:
+def named(key: str, choice: object) -> Iterator[None]:
     """Whatever a user's own part raises becomes one sentence that names it."""
     try:
         yield

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from holdfast.algorithms.fedavg import Correction, FedAvg, Work, at_home, shared
+from holdfast.algorithms.fedavg import FedAvg, Work, at_home, shared
 from holdfast.core import Tensors, pack
 from holdfast.learning.device import CPU, device_of, moved, seeded
-from holdfast.learning.loop import Gradients, train
+from holdfast.learning.loop import Correction, Gradients, train
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states
 from holdfast.learning.settings import Learning

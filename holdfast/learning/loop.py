@@ -13,7 +13,7 @@ from holdfast.learning.device import Precision, autocast, batch_on, device_of, w
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.learning.settings import Learning
-from holdfast.tasks import Metric, Samples
+from holdfast.tasks import Samples
 
 Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
 
@@ -103,8 +103,8 @@ def correct(model: nn.Module, correction: Correction) -> None:
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, samples: Samples, metric: Metric, batch_size: int = 500) -> Tensor:
-    """The metric of each sample, in order; in float32, whatever the precision of training."""
+def outputs_of(model: nn.Module, samples: Samples, batch_size: int = 500) -> Tensor:
+    """The model's output for each sample, in order and in float32: what metrics are made of."""
     model.eval()
     batches = (batch_on(model, samples, index) for index in torch.arange(len(samples)).split(batch_size))
-    return torch.cat([metric(model(*inputs), labels).cpu() for inputs, labels in batches])
+    return torch.cat([model(*inputs).cpu() for inputs, _ in batches])

@@ -45,8 +45,8 @@ def federation_channels(subject: Subject) -> list[Channel]:
         Channel(
             "accuracies",
             "open",
-            "Accuracies that a client reports when it tests a model, at the end of a round or as a tester (fedtest, "
-            "jury), exactly.",
+            "Accuracies and other metrics that a client reports when it tests a model, at the end of a round or as a "
+            "tester (fedtest, jury), exactly.",
         ),
         Channel("notes and errors", "open", "What a client says in words: its notes, and why a job of it failed."),
         Channel("number of records", "public", "How many records a client trains on and tests with, exactly."),

@@ -17,14 +17,14 @@ from holdfast.absence import FedDig
 from holdfast.absence.release import claim_of, make_release, samples_of
 from holdfast.core import size
 from holdfast.errors import HoldfastError
-from holdfast.learning.loop import evaluate, train
+from holdfast.learning.loop import outputs_of, train
 from holdfast.learning.objective import TaskLoss
 from holdfast.plan import Plan
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import system
 from holdfast.randomness import rng
-from holdfast.tasks import Samples
+from holdfast.tasks import Samples, right_or_wrong
 
 EPOCHS = 10
 NEAR = 5e-3  # how near the target a setting must come
@@ -129,7 +129,7 @@ class Workshop:
             learning = replace(method.learning, epochs=1, lr=lr)
             batches = rng(seed, epoch, -1, "plan")
             train(model, Samples((features,), labels), learning, batches, TaskLoss(method.bench.loss))
-        accuracy = float(evaluate(model, self.test, method.bench.metric).mean())
+        accuracy = float(right_or_wrong(outputs_of(model, self.test), self.test.labels).mean())
         return replace(setting, accuracy=accuracy, size=max(map(size, digests.values())))
 
     def curve(self, epsilons: Sequence[float], delta: float) -> list[Setting]:

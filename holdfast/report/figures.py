@@ -1,4 +1,4 @@
-"""The figure for a paper: accuracy over rounds, and under it who was there, one column for each scenario."""
+"""The figure for a paper: the leading metric over rounds, and under it who was there, one column for each scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.errors import HoldfastError
 from holdfast.report.payload import presence
-from holdfast.report.story import Story
+from holdfast.report.story import Story, same_measure
 from holdfast.report.words import labels, situation
 from holdfast.runs import History
 
@@ -45,7 +45,8 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     """Save the figure; a shaded band is the deviation over seeds."""
     if path.suffix.lower() not in KINDS:
         raise HoldfastError(f"{path} must end in .png, .pdf or .svg, which says what kind of figure it is.")
-    if not any(story.final_accuracy is not None for story in stories):
+    measure = same_measure(stories)
+    if not any(story.final is not None for story in stories):
         raise HoldfastError("No round of these runs has been tested yet, so there is nothing to draw.")
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,11 +60,11 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     drawn: list[tuple[str, Story]] = []
     for column, scenario in enumerate(scenarios):
         here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
-        draw_accuracy(panels[0][column], here, list(dict.fromkeys(names)))
+        draw_metric(panels[0][column], here, list(dict.fromkeys(names)), 100 if measure.is_share else 1)
         panels[0][column].set_title(scenario, fontsize=10)
         drawn.append(most_telling(here))
         draw_presence(panels[1][column], *drawn[-1])
-    panels[0][0].set_ylabel("test accuracy, %")
+    panels[0][0].set_ylabel(f"test {measure.name}" + (f", {measure.unit}" if measure.unit else ""))
     panels[1][0].set_ylabel("client")
     panels[0][0].legend(frameon=False, fontsize=8)
     legend_of(figure, [story for _, story in drawn])
@@ -76,13 +77,13 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
         raise HoldfastError(f"Cannot write {path}: {error.strerror}.") from None
 
 
-def draw_accuracy(panel: Any, here: Sequence[tuple[str, Story]], methods: Sequence[str]) -> None:
+def draw_metric(panel: Any, here: Sequence[tuple[str, Story]], methods: Sequence[str], scale: float) -> None:
     for method in dict.fromkeys(name for name, _ in here):
         number = methods.index(method)
         rounds, mean, deviation = mean_curve([story for name, story in here if name == method])
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-        panel.plot(rounds, 100 * mean, dash, color=colour, label=method, linewidth=1.6)
-        low, high = 100 * (mean - deviation), 100 * (mean + deviation)
+        panel.plot(rounds, scale * mean, dash, color=colour, label=method, linewidth=1.6)
+        low, high = scale * (mean - deviation), scale * (mean + deviation)
         panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     panel.grid(alpha=0.25)
     panel.tick_params(labelbottom=False, labelleft=True)
@@ -91,12 +92,12 @@ def draw_accuracy(panel: Any, here: Sequence[tuple[str, Story]], methods: Sequen
 
 
 def mean_curve(stories: Sequence[Story]) -> tuple[Any, Any, Any]:
-    """Rounds, mean and sample deviation of the accuracy; runs may have come to different rounds."""
+    """Rounds, mean and sample deviation of the leading metric; runs may have come to different rounds."""
     found: dict[int, list[float]] = {}
     for story in stories:
         for record in story.records:
-            if record.accuracy is not None:
-                found.setdefault(record.round + 1, []).append(record.accuracy)
+            if record.leading is not None:
+                found.setdefault(record.round + 1, []).append(record.leading)
     rounds = sorted(found)
     mean = np.array([np.mean(found[round]) for round in rounds])
     spread = np.array([np.std(found[round], ddof=1) if len(found[round]) > 1 else 0.0 for round in rounds])
@@ -142,6 +143,6 @@ def legend_of(figure: Any, stories: Sequence[Story]) -> None:
 
 
 def save_curves(histories: Sequence[History], path: Path) -> None:
-    """Save the figure of these runs, as `holdfast report --png` does: accuracy, and below it who was there."""
+    """Save the figure of these runs, as `holdfast report --png` does: the leading metric, below it who was there."""
     stories = [Story(h.folder or Path("run"), h.experiment, h.records, True, (), (), ()) for h in histories]
     save_figure(stories, path)

@@ -16,13 +16,13 @@ from holdfast.round import Record
 def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float]]:
     """Every number of a round under a name with its group in front.
 
-    >>> one = Record(0, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {"clients": 2.0}, accuracy=0.25)
+    >>> one = Record(0, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {}, metrics={"accuracy": 0.25})
     >>> dict(scalars(one, []))["accuracy"], dict(scalars(one, []))["clients/absent"]
     (0.25, 1.0)
     """
-    for name, value in (("accuracy", record.accuracy), ("loss", record.loss)):
-        if value is not None:
-            yield name, value
+    yield from record.metrics.items()
+    if record.loss is not None:
+        yield "loss", record.loss
     yield "bytes/up", float(record.bytes_up)
     yield "bytes/down", float(record.bytes_down)
     for part, value in record.seconds.items():
@@ -31,13 +31,15 @@ def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float
         yield f"clients/{kind}", float(len(getattr(record, kind)))
     if record.asked is not None:
         yield "clients/asked", float(len(record.asked))
-    for group in ("weights", "scores", "credibility", "client_accuracy", "client_seconds"):
-        for client, value in (getattr(record, group) or {}).items():
+    groups = {name: getattr(record, name) for name in ("weights", "scores", "credibility", "client_seconds")}
+    groups |= {f"client_{metric}": found for metric, found in record.client_metrics.items()}
+    for group, found in groups.items():
+        for client, value in found.items():
             yield f"{group}/{client}", value
-    for number, value in enumerate(record.class_accuracy or ()):
-        if value is not None:
-            name = class_names[number] if number < len(class_names) else str(number)
-            yield f"class_accuracy/{name}", value
+    for metric, values in record.class_metrics.items():
+        for number, one in enumerate(values):
+            if one is not None:
+                yield f"class_{metric}/{class_names[number] if number < len(class_names) else number}", one
 
 
 def write_tensorboard(story: Story, folder: Path) -> None:
@@ -75,8 +77,8 @@ def write_mlflow(story: Story, uri: str) -> str:
         client.log_batch(id, params=parameters)
         for record in story.records:
             client.log_batch(id, metrics=metrics_of(record, list(story.class_names), Metric))
-        if story.final_accuracy is not None:
-            client.log_metric(id, "final_accuracy", story.final_accuracy)
+        if story.final is not None:
+            client.log_metric(id, f"final_{story.history.measure.name}", story.final)
         client.set_terminated(id, "FINISHED" if story.finished else "KILLED")
     except (MlflowException, OSError, ImportError) as error:
         reason = str(error).splitlines()[0]

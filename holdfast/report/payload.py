@@ -13,6 +13,7 @@ from holdfast.report.privacy import privacy_words
 from holdfast.report.story import Story
 from holdfast.report.words import headline, labels, situation
 from holdfast.round import Record
+from holdfast.tasks.metrics import Measure
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 STEPS = len(DIGITS) ** 2 - 1
@@ -39,8 +40,9 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
     weights = by_client(records, clients, lambda record: record.weights)
     scores = by_client(records, clients, lambda record: record.scores)
     credibility = by_client(records, clients, lambda record: record.credibility)
-    accuracies = by_client(records, clients, lambda record: record.client_accuracy or {})
-    by_class = [[value_at(record.class_accuracy, c) for record in records] for c in classes]
+    at_clients = by_client(records, clients, lambda record: record.by_client)
+    of_classes = [[value_at(record.by_class, c) for record in records] for c in classes]
+    measure = story.history.measure
     parts = dict.fromkeys(part for record in records for part in record.seconds)
     return {
         "label": name,
@@ -51,14 +53,15 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "hostile": list(choose_hostile(experiment.clients, experiment.attackers, experiment.seed)),
         "planned": experiment.rounds,
         "finished": story.finished,
-        "final": short(story.final_accuracy),
+        "metric": {"name": measure.name, "unit": measure.unit, "smaller": measure.smaller_is_better},
+        "final": short(story.final),
         "classes": list(story.class_names),
         "rounds": [record.round + 1 for record in records],
-        "accuracy": [short(record.accuracy) for record in records],
+        "values": [short(record.leading) for record in records],
         "loss": [short(record.loss) for record in records],
         "presence": ["".join(presence(record, client) for record in records) for client in clients],
-        "clientAccuracy": grid(accuracies, 0.0, 1.0),
-        "classAccuracy": grid(by_class, 0.0, 1.0),
+        "clientValues": grid(at_clients, *span(at_clients, measure)),
+        "classValues": grid(of_classes, *span(of_classes, measure)),
         "weights": grid(weights, 0.0, largest(weights)),
         "scores": grid(scores, -largest([[-v for v in row if v is not None] for row in scores]), largest(scores)),
         "credibility": grid(credibility, 0.0, 1.0),
@@ -92,12 +95,18 @@ def by_client(
     return [[pick(record).get(client) for record in records] for client in clients]
 
 
-def value_at(values: Sequence[float | None] | None, position: int) -> float | None:
-    return values[position] if values is not None and position < len(values) else None
+def value_at(values: Sequence[float | None], position: int) -> float | None:
+    return values[position] if position < len(values) else None
 
 
 def largest(rows: Iterable[Iterable[float | None]]) -> float:
     return max((value for row in rows for value in row if value is not None), default=0.0)
+
+
+def span(rows: Sequence[Sequence[float | None]], measure: Measure) -> tuple[float, float]:
+    """The least and largest value that a grid shows: of a share all that there can be."""
+    values = [value for row in rows for value in row if value is not None]
+    return (0.0, 1.0) if measure.is_share or not values else (min(values), max(values))
 
 
 def grid(rows: Sequence[Sequence[float | None]], low: float, high: float) -> dict[str, Any] | None:

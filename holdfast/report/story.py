@@ -16,6 +16,7 @@ from holdfast.files import read_lines
 from holdfast.report.guidance import guidance_pictures
 from holdfast.round import Record
 from holdfast.runs import History, Run
+from holdfast.tasks.metrics import ACCURACY, Measure
 from holdfast.tasks.named import DATA_SETS
 
 TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape")  # of a digest's manifest
@@ -35,10 +36,13 @@ class Story:
     guidance: Sequence[dict[str, str]] = ()
 
     @property
-    def final_accuracy(self) -> float | None:
-        """As `holdfast compare` prints it; None before the first test."""
-        history = History(self.experiment, self.records)
-        return history.final_accuracy if history.accuracy else None
+    def history(self) -> History:
+        return History(self.experiment, self.records)
+
+    @property
+    def final(self) -> float | None:
+        """The leading metric as `holdfast compare` prints it; None before the first test."""
+        return self.history.final
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -85,14 +89,28 @@ def class_names(run: Run, records: Sequence[Record]) -> list[str]:
     if run.finished:
         try:
             with safetensors.safe_open(run.folder / "model.safetensors", framework="pt") as file:
-                return str((file.metadata() or {}).get("classes", "")).split("\n")
+                return class_names_in((file.metadata() or {}).get("classes", ""))
         except (OSError, safetensors.SafetensorError):
             raise HoldfastError(
                 f"{run.folder / 'model.safetensors'} is damaged; `holdfast resume {run.folder}` writes it again."
             ) from None
-    count = next((len(record.class_accuracy) for record in records if record.class_accuracy is not None), 0)
+    count = next((len(record.by_class) for record in records if record.by_class), 0)
     known = DATA_SETS.get(run.experiment.task)
     return list(known.class_names) if known else [str(number) for number in range(count)]
+
+
+def class_names_in(text: str) -> list[str]:
+    """The class names of a model's file; none of a task without classes."""
+    return text.split("\n") if text else []
+
+
+def same_measure(stories: Sequence[Story]) -> Measure:
+    """The measure of runs that are shown together."""
+    found = {story.history.measure: None for story in stories if story.history.leading}
+    if len(found) > 1:
+        names = " and ".join(measure.title for measure in found)
+        raise HoldfastError(f"These runs are measured by {names}, which do not compare; report them apart.")
+    return next(iter(found), ACCURACY)
 
 
 def newest_digests(folder: Path) -> dict[int, Path]:

@@ -9,8 +9,9 @@ from itertools import pairwise
 from holdfast.choices import Choice
 from holdfast.core import not_there
 from holdfast.experiment import INDIFFERENT, Experiment
-from holdfast.report.story import Story
+from holdfast.report.story import Story, same_measure
 from holdfast.round import Record
+from holdfast.tasks.metrics import ACCURACY, Measure
 
 NAMES = {
     "fedavg": "FedAvg",
@@ -32,7 +33,7 @@ NAMES = {
     "bulyan": "Bulyan",
     "fltrust": "FLTrust",
 }
-KEPT = 0.05  # a method that lost less than this of its best accuracy kept it
+KEPT = 0.05  # a method that lost less than this of its best value (points of a share, else relative) kept it
 CLOSE = 0.005
 SITUATION = ("scenario", "attack", "attackers")
 NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", *INDIFFERENT, *SITUATION)
@@ -91,49 +92,53 @@ def plain(value: object) -> str:
 
 def headline(stories: Sequence[Story]) -> list[str]:
     """One sentence for each scenario, the one in which the methods lie furthest apart first."""
-    names = labels(stories)
+    names, measure = labels(stories), same_measure(stories)
     told: list[tuple[float, str]] = []
     for scenario in dict.fromkeys(situation(story.experiment) for story in stories):
         here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
-        tested = [(name, story) for name, story in here if story.final_accuracy is not None]
+        tested = [(name, story) for name, story in here if story.final is not None]
         if not tested:
             told.append((-1.0, f"No round has been tested yet under {scenario}."))
             continue
-        told.append(sentence(tested))
+        told.append(sentence(tested, measure))
     return [text for _, text in sorted(told, key=lambda item: -item[0])]
 
 
-def sentence(here: Sequence[tuple[str, Story]]) -> tuple[float, str]:
+def sentence(here: Sequence[tuple[str, Story]], measure: Measure) -> tuple[float, str]:
     """What a situation did to the methods, and how far they lie apart: the best against plain FedAvg, or the worst."""
     methods: dict[str, list[Story]] = {}
     for name, story in here:
         methods.setdefault(name, []).append(story)
-    final = {name: statistics.mean(s.final_accuracy or 0.0 for s in found) for name, found in methods.items()}
-    best, worst = max(final, key=lambda name: final[name]), min(final, key=lambda name: final[name])
+    final = {name: statistics.mean(s.final or 0.0 for s in found) for name, found in methods.items()}
+    ordered = sorted(final, key=lambda name: final[name], reverse=not measure.smaller_is_better)
+    best, worst = ordered[0], ordered[-1]
     rival = "FedAvg" if "FedAvg" in final and best != "FedAvg" else worst
     when = circumstance([story for _, story in here])
-    verbs = {name: verb(methods[name], final[name]) for name in (best, rival)}
-    text = f"{best} {verbs[best]} {percent(final[best])} {when}"
-    if len(final) > 2 and final[best] - final[worst] < CLOSE:
-        text += f"; the other {len(final) - 1} methods lie within half a point"
+    verbs = {name: verb(methods[name], final[name], measure) for name in (best, rival)}
+    text = f"{best} {verbs[best]} {value_text(final[best], measure)} {when}"
+    apart = measure.loss(final[best], final[worst])
+    if len(final) > 2 and apart < CLOSE:
+        text += f"; the other {len(final) - 1} methods lie within half a {'point' if measure.is_share else 'percent'}"
     elif len(final) > 1:
         second = f"{rival} {verbs[rival]}" if verbs[best] != verbs[rival] else rival
-        text += f"; {second} {percent(final[rival])}"
+        text += f"; {second} {value_text(final[rival], measure)}"
     text += "."
     last = methods[best][0].records[-1]
     if lost := lost_classes(last, methods[best][0].class_names):
         text += f" {lost}" if len(final) == 1 else f" With {best}, {lost[0].lower()}{lost[1:]}"
     if here[0][1].experiment.attack.name == "backdoor":
         text += " Accuracy does not show a backdoor: `holdfast compare` and `holdfast run` print how often it works."
-    return final[best] - final[worst], text
+    return apart, text
 
 
-def verb(stories: Sequence[Story], final: float) -> str:
-    """reached, kept or fell to: against the best accuracy on the way, where clients were away."""
-    peak = statistics.mean(max(r.accuracy for r in s.records if r.accuracy is not None) for s in stories)
+def verb(stories: Sequence[Story], final: float, measure: Measure) -> str:
+    """reached, kept, or fell or rose to: against the best value on the way, where clients were away."""
+    peak = statistics.mean(measure.best(story.history.leading) for story in stories)
     if not any(record.absent or record.refused for story in stories for record in story.records):
         return "reached"
-    return "kept" if peak - final <= KEPT else "fell to"
+    if measure.loss(peak, final) <= KEPT:
+        return "kept"
+    return "rose to" if measure.smaller_is_better else "fell to"
 
 
 def circumstance(stories: Sequence[Story]) -> str:
@@ -180,10 +185,10 @@ def lost_classes(record: Record, names: Sequence[str]) -> str:
     """A sentence that names the classes of which the model gets none right; empty if there is none.
 
     >>> from types import SimpleNamespace
-    >>> lost_classes(SimpleNamespace(class_accuracy=[0.0, None, 0.7]), ["coat", "bag", "shirt"])
+    >>> lost_classes(SimpleNamespace(class_metrics={"accuracy": [0.0, None, 0.7]}), ["coat", "bag", "shirt"])
     'Class coat is at 0 %.'
     """
-    lost = [c for c, accuracy in enumerate(record.class_accuracy or ()) if accuracy == 0]
+    lost = [c for c, accuracy in enumerate(record.class_metrics.get(ACCURACY.name, ())) if accuracy == 0]
     if not lost:
         return ""
     told = [names[c] if c < len(names) else str(c) for c in lost]
@@ -197,6 +202,15 @@ def known_away(story: Story) -> list[set[int]]:
         before = found[-1] if found else set()
         found.append({*away_in(record), *(client for client in before if not record.was_asked(client))})
     return found
+
+
+def value_text(value: float, measure: Measure) -> str:
+    """The value of a leading metric in a sentence; plain numbers are named, percentages need not be.
+
+    >>> value_text(0.8214, ACCURACY), value_text(1.5, Measure("rmse", "mm"))
+    ('82.1 %', 'rmse 1.5 mm')
+    """
+    return percent(value) if measure == ACCURACY else measure.said(value)
 
 
 def percent(value: float) -> str:

@@ -1,12 +1,17 @@
-"""What is learnt: samples, classes, and the model, loss and metric that go with them."""
+"""What is learnt: samples, the kind of their targets, and the model, loss and metrics that go with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+
+from holdfast.tasks.kinds import Classes, Kind, Loss
+from holdfast.tasks.metrics import Metric, right_or_wrong
+
+__all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "right_or_wrong"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,7 @@ class Samples:
     """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1]."""
 
     inputs: tuple[Tensor, ...]
-    labels: Tensor  # whole-number classes (N,), or soft labels (N, classes)
+    labels: Tensor  # the targets: whole-number classes (N,), soft labels (N, classes), or numbers (N, 1)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -31,30 +36,33 @@ def _floats(tensor: Tensor) -> Tensor:
     return tensor.float().div_(255.0) if tensor.dtype == torch.uint8 else tensor
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # mean over a batch of (model output, labels)
-Metric = Callable[[Tensor, Tensor], Tensor]  # one value in [0, 1] for each sample
-
-
-def right_or_wrong(output: Tensor, labels: Tensor) -> Tensor:
-    """1 where the largest output is the label, else 0: its mean is the accuracy."""
-    return (output.argmax(1) == labels).float()
-
-
 @dataclass(frozen=True)
 class Task:
-    """One contract: data, model, loss and metric. The moderator keeps `test`; `train` is dealt out to the clients."""
+    """One contract: data, kind, model, loss, metrics. The moderator keeps `test`; the clients are dealt `train`."""
 
     name: str
     train: Samples
     test: Samples
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = ()  # only where there are classes
     model: Callable[[], nn.Module] | None = None  # None: chosen by the shape of the input
-    loss: Loss = nn.functional.cross_entropy
-    metric: Metric = right_or_wrong
+    loss: Loss = None  # type: ignore[assignment]  # None: the kind's usual one
+    metrics: tuple[Metric, ...] = ()  # the first one leads; none: the kind's usual ones
+    kind: Kind = field(default_factory=Classes)
+
+    def __post_init__(self) -> None:
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.kind.loss)
+        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics)
 
     @property
     def classes(self) -> int:
+        """How many classes there are; 0 where there are none."""
         return len(self.class_names)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model puts out for a sample."""
+        return self.kind.outputs(self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:

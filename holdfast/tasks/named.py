@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from holdfast.choices import import_path
 from holdfast.errors import HoldfastError, nearest
-from holdfast.tasks import Task, class_names, hub
+from holdfast.tasks import Kind, Metric, Samples, Task, class_names, hub
 from holdfast.tasks.arrays import KEYS, Array, read_npz, task_from
 from holdfast.tasks.idx import read_idx
 
@@ -180,6 +181,8 @@ def _own(name: str) -> Task:
         raise HoldfastError(
             f"task: {name} is {type(task).__name__}; expected a holdfast.tasks.Task or a function for it."
         )
+    refuse_odd(task, name)
+    read: dict[str, Any] = {}  # parts whose labels the kind reads as something else
     for part, samples in (("train", task.train), ("test", task.test)):
         where = f"task: {name}, {part}"
         if len(samples) == 0 or not samples.inputs:
@@ -189,11 +192,21 @@ def _own(name: str) -> Task:
                 raise HoldfastError(f"{where}: input {position} has {len(tensor)} samples for {len(samples)} labels.")
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise HoldfastError(f"{where}: input {position} holds NaN or infinite values; mend or drop them.")
-        labels = samples.labels
-        if labels.ndim == 1 and (
-            labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < task.classes
-        ):
-            raise HoldfastError(
-                f"{where}: labels must be whole numbers 0 to {task.classes - 1}, one for each class name."
-            )
-    return task
+        labels = task.kind.read(samples.labels, task.classes, where)
+        if labels is not samples.labels:
+            read[part] = Samples(samples.inputs, labels)
+    return replace(task, **read) if read else task
+
+
+def refuse_odd(task: Task, name: str) -> None:
+    """Refuse a kind, class names or metrics that are none, or that do not go together."""
+    if not isinstance(task.kind, Kind):
+        raise HoldfastError(f"task: {name}: its kind must be an object of a class derived from holdfast.tasks.Kind.")
+    if task.kind.has_classes != bool(task.class_names):
+        needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
+        raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
+    if not all(isinstance(metric, Metric) for metric in task.metrics):
+        raise HoldfastError(f"task: {name}: metrics must be objects of classes derived from holdfast.tasks.Metric.")
+    names = [metric.name for metric in task.metrics]
+    if len({*names}) < len(names):
+        raise HoldfastError(f"task: {name}: two of its metrics have one name ({', '.join(names)}).")

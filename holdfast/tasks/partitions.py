@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +33,27 @@ class Iid:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """The clients' shares of the shuffled samples are drawn from Dirichlet(mu, ..., mu): a small mu makes a few large.
+
+    Every client holds at least min_size samples; labels do not matter.
+    """
+
+    mu: float = 1.0
+    min_size: int = 10
+
+    def __post_init__(self) -> None:
+        _check_draw(self.mu, self.min_size)
+
+    def __call__(self, labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor]:
+        _check(labels, clients, self.min_size)
+        shares = _numpy(generator).dirichlet(np.full(clients, self.mu), 1)
+        counts = self.min_size + divide(np.array([len(labels) - clients * self.min_size]), shares)[:, 0]
+        order = torch.randperm(len(labels), generator=generator)
+        return [part.sort().values for part in order.split(counts.tolist())]
+
+
+@dataclass(frozen=True)
 class Dirichlet:
     """For each class, the clients' shares are drawn from Dirichlet(mu, ..., mu): the smaller mu, the more skewed.
 
@@ -43,17 +64,16 @@ class Dirichlet:
     Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019; Hsu et al., 2019.
     """
 
+    needs_classes: ClassVar[bool] = True
+
     mu: float = 0.1
     min_size: int = 10
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.mu) and self.mu > 0):
-            raise ValueError(f"mu must be above 0, got {self.mu}.")
-        if self.min_size < 1:
-            raise ValueError(f"min_size must be at least 1, got {self.min_size}.")
+        _check_draw(self.mu, self.min_size)
 
     def __call__(self, labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor]:
-        _check(labels, clients, self.min_size)
+        _check_classes(labels, clients, self.min_size)
         random = _numpy(generator)
         _, sizes = np.unique(labels.numpy(), return_counts=True)
         best, lack = np.zeros((clients, len(sizes)), np.int64), math.inf
@@ -79,6 +99,8 @@ class RandomClasses:
     Ghaleb et al., FedTest, section III, which says that both numbers are random but not how they are drawn.
     """
 
+    needs_classes: ClassVar[bool] = True
+
     min_classes: int = 1
     max_classes: int | None = None
 
@@ -89,7 +111,7 @@ class RandomClasses:
             raise ValueError(f"max_classes ({self.max_classes}) must not be below min_classes ({self.min_classes}).")
 
     def __call__(self, labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor]:
-        _check(labels, clients, self.min_classes)
+        _check_classes(labels, clients, self.min_classes)
         random = _numpy(generator)
         _, sizes = np.unique(labels.numpy(), return_counts=True)
         most = min(len(sizes), self.max_classes or len(sizes))
@@ -137,6 +159,8 @@ class Shards:
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017, section 3.
     """
 
+    needs_classes: ClassVar[bool] = True
+
     per_client: int = 2
 
     def __post_init__(self) -> None:
@@ -144,7 +168,7 @@ class Shards:
             raise ValueError(f"per_client must be at least 1, got {self.per_client}.")
 
     def __call__(self, labels: Tensor, clients: int, generator: torch.Generator) -> list[Tensor]:
-        _check(labels, clients, self.per_client)
+        _check_classes(labels, clients, self.per_client)
         shuffled = torch.randperm(len(labels), generator=generator)
         by_class = shuffled[labels[shuffled].argsort(stable=True)]
         shards = by_class.tensor_split(clients * self.per_client)
@@ -152,7 +176,13 @@ class Shards:
         return [torch.cat([shards[s] for s in row]).sort().values for row in dealt.tolist()]
 
 
-PARTITIONS: dict[str, type[Any]] = {"iid": Iid, "dirichlet": Dirichlet, "classes": RandomClasses, "shards": Shards}
+PARTITIONS: dict[str, type[Any]] = {
+    "iid": Iid,
+    "sizes": Sizes,
+    "dirichlet": Dirichlet,
+    "classes": RandomClasses,
+    "shards": Shards,
+}
 
 
 def split(index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,9 +253,20 @@ def _numpy(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(2**63 - 1, (1,), generator=generator)))
 
 
-def _check(labels: Tensor, clients: int, each: int) -> None:
+def _check_draw(mu: float, min_size: int) -> None:
+    if not (math.isfinite(mu) and mu > 0):
+        raise ValueError(f"mu must be above 0, got {mu}.")
+    if min_size < 1:
+        raise ValueError(f"min_size must be at least 1, got {min_size}.")
+
+
+def _check_classes(labels: Tensor, clients: int, each: int) -> None:
     if labels.ndim != 1:
         raise HoldfastError(f"partition: expected one whole-number label per sample, got shape {tuple(labels.shape)}.")
+    _check(labels, clients, each)
+
+
+def _check(labels: Tensor, clients: int, each: int) -> None:
     if clients < 1:
         raise HoldfastError(f"partition: the number of clients must be at least 1, got {clients}.")
     if len(labels) < clients * each:

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -36,6 +37,8 @@ LEAST_POWER, MOST_POWER = 1.0, 16.0
 @dataclass(frozen=True)
 class FedTest(Trust):
     """Peers test each model; weights are the scores to the power of four (as published: lying testers break it)."""
+
+    needs_classes: ClassVar[bool] = True
 
     testers: int = TESTERS  # K; the usual five are all where there are fewer
     power: float = 4.0  # p

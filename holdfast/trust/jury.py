@@ -61,6 +61,7 @@ class Jury(Trust):
     """Peers, or digests, testify how far each update helps; harm lowers a client's standing (recommended)."""
 
     doubts_digests: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
@@ -156,7 +157,7 @@ class Jury(Trust):
         for holder, samples in sorted(digests.items()):
             few = Samples(tuple(tensor[: self.most] for tensor in samples.inputs), samples.labels[: self.most])
             others = [client for client in clients if client != holder]
-            found = help_of(bench.model, few, bench.metric, tensors, others)
+            found = help_of(bench.model, few, tensors, others)
             told[holder] = {int(client): value for client, value in found.items()}
         return told
 

@@ -40,6 +40,8 @@ def own_samples(rule: str, wanted: int | None, context: Context) -> Samples:
 class ServerTest(Trust):
     """Weights in proportion to each model's accuracy on the moderator's own samples (Chai et al., TiFL)."""
 
+    needs_classes: ClassVar[bool] = True
+
     samples: int | None = None  # none: 500, or all where there are fewer
     power: float = 1.0
 
@@ -53,7 +55,7 @@ class ServerTest(Trust):
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         tensors = test_tensors(state.model, state.buffers, updates)
         bench, own = hearing.context.bench, own_samples("servertest", self.samples, hearing.context)
-        found = accuracies(bench.model, own, bench.metric, tensors, [update.client for update in updates])
+        found = accuracies(bench.model, own, tensors, [update.client for update in updates])
         scores = {int(client): accuracy for client, accuracy in found.items()}
         masses = [score**self.power for score in scores.values()]
         return dataclasses.replace(

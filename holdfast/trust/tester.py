@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from holdfast.core import Tensors, Update, pack, unpack
 from holdfast.learning.device import batch_on, outputs
 from holdfast.models import fill
-from holdfast.tasks import Metric, Samples
+from holdfast.tasks import Samples, right_or_wrong
 from holdfast.tensors import norm_of
 
 
@@ -39,9 +39,7 @@ def tested_in(tensors: Tensors, own: int) -> list[int]:
 
 
 @torch.inference_mode()
-def accuracies(
-    model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
-) -> dict[str, float]:
+def accuracies(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
     """The accuracy of each client's model, sent model + its delta, on the tester's samples: one batch for each.
 
     One model after the other: stacking their weights (vmap) turns convolutions into grouped ones, which are slower.
@@ -55,7 +53,7 @@ def accuracies(
         own = unpack(tensors, f"changed/{client}")
         changed = {name: sent[name] + change for name, change in delta.items()}
         fill(model, {**sent, **changed}, {**buffers, **own})
-        found[str(client)] = float(metric(model(*inputs), labels).mean())
+        found[str(client)] = float(right_or_wrong(model(*inputs), labels).mean())
     return found
 
 
@@ -81,9 +79,7 @@ def help_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) ->
     return {**pack(model=model, buffers=buffers, units=stacks), "order": order}
 
 
-def help_of(
-    model: nn.Module, samples: Samples, metric: Metric, tensors: Tensors, clients: Sequence[int]
-) -> dict[str, float]:
+def help_of(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
     """How far each client's update helps the witness's samples at the sent model, from 0 (harm) to 1 (help).
 
         help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes of p(true class | held ones)

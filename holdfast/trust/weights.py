@@ -62,6 +62,7 @@ class Trust:
 
     merges_updates: ClassVar[bool] = False  # whether it changes updates, or puts one in the place of all
     doubts_digests: ClassVar[bool] = False  # whether digests that the others contradict are set aside (FedDig)
+    needs_classes: ClassVar[bool] = False  # whether it goes by accuracies or classes
     bounds_buffers: ClassVar[bool] = True  # whether running statistics far from the others' are clipped first
 
     @property

@@ -69,7 +69,7 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
         if settings["device"]:
             wanted = replace(wanted, device=settings["device"])
         history = play_over(grid, wanted, settings, watch=log_round)
-        log.info("Final accuracy %.1f %%; everything is in %s", 100 * history.final_accuracy, history.folder)
+        log.info("Final %s %s; everything is in %s", history.measure.name, history.final_text, history.folder)
 
     return app
 
@@ -148,7 +148,8 @@ def check_enough(settings: Mapping[str, Any], clients: int) -> None:
 
 
 def log_round(record: Record) -> None:
-    accuracy = "-" if record.accuracy is None else f"{record.accuracy:.1%}"
-    log.info("Round %d: accuracy %s", record.round + 1, accuracy)
+    measure, value = record.measure, record.leading
+    tested = "not tested" if measure is None or value is None else f"{measure.name} {measure.text(value)}"
+    log.info("Round %d: %s", record.round + 1, tested)
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)

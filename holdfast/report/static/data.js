@@ -61,14 +61,14 @@ function at(grid, row, column) {
 
 const rowOf = (grid, row, length) => Array.from({ length }, (_, column) => at(grid, row, column));
 
-// Mean and spread of the accuracy over seeds, for each round that was tested.
+// Mean and spread of the leading metric over seeds, for each round that was tested.
 function meanOf(list) {
   const byRound = new Map();
   for (const run of list)
     run.rounds.forEach((round, i) => {
-      if (run.accuracy[i] === null) return;
+      if (run.values[i] === null) return;
       if (!byRound.has(round)) byRound.set(round, []);
-      byRound.get(round).push(run.accuracy[i]);
+      byRound.get(round).push(run.values[i]);
     });
   return [...byRound.keys()].sort((a, b) => a - b).map(round => {
     const values = byRound.get(round);
@@ -90,6 +90,16 @@ function fullRange() {
   return [1, Math.max(2, ...list.map(run => (story.live && !run.finished ? run.planned : run.rounds[run.rounds.length - 1] || 1)))];
 }
 const range = () => view.zoom || fullRange();
+
+// The leading metric: shares are shown as percent, other values as plain numbers with their unit.
+const metric = () => (runs.find(run => run.final !== null) ?? runs[0])?.metric ?? { name: "accuracy", unit: "%", smaller: false };
+const isShare = () => metric().unit === "%";
+const titled = () => (metric().unit ? `${metric().name} in ${metric().unit}` : metric().name);
+const inTable = value => (isShare() ? (100 * value).toFixed(1) : number(value));
+const measured = value => (isShare() ? percent(value) : value === null || value === undefined ? "–" : `${number(value)}${metric().unit ? `\u00a0${metric().unit}` : ""}`);
+const best = values => (metric().smaller ? Math.min(...values) : Math.max(...values));
+// How much worse than the best a value is: in points of a share, else relative to the best.
+const lostSince = (top, value) => (metric().smaller ? value - top : top - value) / (isShare() ? 1 : Math.max(Math.abs(top), 1e-12));
 
 const percent = value => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}\u00a0%`);
 function bytes(value) {

@@ -163,7 +163,7 @@ function lastOf(values, format) {
 function lastAndLost(values) {
   const there = values.filter(value => value !== null);
   if (!there.length) return { end: "" };
-  const last = there[there.length - 1], lost = Math.max(...there) - last;
-  const text = `${Math.round(100 * last)} %`;
-  return { end: narrow() || lost < 0.005 ? text : `${text}  ▼ ${Math.round(100 * lost)}`, warn: lost >= 0.2, last, lost, best: Math.max(...there) };
+  const last = there[there.length - 1], top = best(there), lost = lostSince(top, last);
+  const text = isShare() ? `${Math.round(100 * last)} %` : measured(last), mark = metric().smaller ? "▲" : "▼";
+  return { end: narrow() || lost < 0.005 ? text : `${text}  ${mark} ${Math.round(100 * lost)}${isShare() ? "" : " %"}`, warn: lost >= 0.2, last, lost, best: top };
 }

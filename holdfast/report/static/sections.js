@@ -16,29 +16,31 @@ function table(caption, head, rows, kinds = []) {
         make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map(cell)))))));
 }
 
-function accuracySection(run) {
+function metricSection(run) {
   const series = methodsShown().map(label => ({
     label, ...colourOf(label),
     points: meanOf(shown().filter(one => one.label === label)).map(p => ({ round: p.round, value: p.mean, low: p.mean - p.deviation, high: p.mean + p.deviation })),
   }));
   const seeds = view.seed === "all" ? seedsHere().length : 1;
   const say = (seeds > 1 ? `Lines are means over ${seeds} seeds, bands one standard deviation. ` : "") + "Below, each client round by round" + (here().length > 1 ? ` in ${nameOf(run)}.` : ".");
-  const spoken = series.map(line => `${line.label} ends at ${percent(line.points[line.points.length - 1]?.value)}`).join("; ");
+  const spoken = series.map(line => `${line.label} ends at ${measured(line.points[line.points.length - 1]?.value)}`).join("; ");
   const tell = round => {
     if (round === null) return "";
     const told = series.map(line => [line, line.points.find(p => p.round === round)]).filter(([, p]) => p);
-    return told.length ? `Round ${round}\n` + told.sort((a, b) => b[1].value - a[1].value).map(([line, p]) => `${line.label}: ${percent(p.value)}${p.high > p.low ? ` ± ${(100 * (p.high - p.value)).toFixed(1)}` : ""}`).join("\n") : "";
+    return told.length ? `Round ${round}\n` + told.sort((a, b) => (metric().smaller ? -1 : 1) * (b[1].value - a[1].value)).map(([line, p]) => `${line.label}: ${measured(p.value)}${p.high > p.low ? ` ± ${inTable(p.high - p.value)}` : ""}`).join("\n") : "";
   };
-  const options = { height: narrow() ? 230 : 320, format: (value, exact) => (exact ? `${(100 * value).toFixed(1)} %` : `${Number((100 * value).toFixed(1))} %`), least: 0, most: 1, tell };
-  return section("accuracy", "Test accuracy, and who was there", say, lines("accuracy-plot", `Test accuracy over rounds under ${view.scenario}: ${spoken}`, series, options), presencePlot(run));
+  const share = (value, exact) => (exact ? `${(100 * value).toFixed(1)} %` : `${Number((100 * value).toFixed(1))} %`);
+  const options = { height: narrow() ? 230 : 320, ...(isShare() ? { format: share, least: 0, most: 1 } : { format: number }), tell };
+  return section("metric", `Test ${metric().name}, and who was there`, say, lines("metric-plot", `Test ${metric().name} over rounds under ${view.scenario}: ${spoken}`, series, options), presencePlot(run));
 }
 
+const capital = text => text[0].toUpperCase() + text.slice(1);
 const nameOf = run => `${run.label}, seed ${run.seed}`;
 
 function summarySection() {
   const scenarios = allScenarios();
   const final = (label, scenario) => runs.filter(run => run.label === label && run.scenario === scenario && run.final !== null).map(run => run.final);
-  const best = Object.fromEntries(scenarios.map(s => [s, Math.max(...allMethods().map(label => (final(label, s).length ? average(final(label, s)) : -1)))]));
+  const tops = Object.fromEntries(scenarios.map(s => [s, best(allMethods().map(label => final(label, s)).filter(values => values.length).map(average))]));
   const rows = allMethods().map(label => {
     const own = runs.filter(run => run.label === label);
     const cost = [average(own.map(run => sum(Object.values(run.seconds).map(sum)))), average(own.map(run => sum(run.up))), average(own.map(run => sum(run.down)))];
@@ -46,29 +48,29 @@ function summarySection() {
       const values = final(label, s);
       if (!values.length) return make("td", { class: "n" }, "–");
       const mean = average(values);
-      const text = `${(100 * mean).toFixed(1)}${values.length > 1 ? ` ± ${(100 * deviation(values)).toFixed(1)}` : ""}`;
-      return make("td", { class: mean >= best[s] - 1e-9 && allMethods().length > 1 ? "n best" : "n" }, text);
+      const text = `${inTable(mean)}${values.length > 1 ? ` ± ${inTable(deviation(values))}` : ""}`;
+      return make("td", { class: Math.abs(mean - tops[s]) <= 1e-9 && allMethods().length > 1 ? "n best" : "n" }, text);
     }), seconds(cost[0]), bytes(cost[1]), bytes(cost[2])];
   });
   const counts = unique(runs.map(run => run.seed)).length;
   return section("summary", "In numbers", "", table(
-    `Final test accuracy in %, the mean over a run's last tenth (at least three tests)${counts > 1 ? `, mean ± deviation over ${counts} seeds` : ""}; time and traffic of a run.`,
+    `Final test ${titled()}, the mean over a run's last tenth (at least three tests)${counts > 1 ? `, mean ± deviation over ${counts} seeds` : ""}; time and traffic of a run.`,
     ["method", ...scenarios, "time", "sent up", "sent down"], rows, ["", ...scenarios.map(() => "n"), "n", "n", "n"]));
 }
 
 function forgettingSection(run) {
-  const clients = run.clientAccuracy, classes = run.classAccuracy;
+  const clients = run.clientValues, classes = run.classValues;
   if (!clients && !classes) return null;
   const content = [], told = [];
   const classNames = run.classes.map(name => ({ name }));
-  for (const [id, title, grid, names] of [["clients-heat", "Accuracy at each client, on its own samples", clients, clientNames(run)], ["classes-heat", "Accuracy on each class of the test set", classes, classNames]]) {
+  for (const [id, title, grid, names] of [["clients-heat", `${capital(metric().name)} at each client, on its own samples`, clients, clientNames(run)], ["classes-heat", `${capital(metric().name)} on each class of the test set`, classes, classNames]]) {
     if (!grid) continue;
     const ends = names.map((row, i) => ({ ...row, ...lastAndLost(rowOf(grid, i, run.rounds.length)) })).filter(row => row.last !== undefined);
     const worst = ends.reduce((a, b) => (a === null || b.lost > a.lost ? b : a), null);
-    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : `client ${worst.name.replace(/\D+/g, "")}`} (${percent(worst.best)} at best, ${percent(worst.last)} now)`);
-    content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${percent(row.last)}`).join(", ")}`, run, grid, names, percent, true));
+    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : `client ${worst.name.replace(/\D+/g, "")}`} (${measured(worst.best)} at best, ${measured(worst.last)} now)`);
+    content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${measured(row.last)}`).join(", ")}`, run, grid, names, measured, true));
   }
-  const say = (told.length ? `Most forgotten: ${told.join(" and ")}. ` : "Nobody lost more than 10 points. ") + "At the right: the last value, and ▼ the points lost since the best.";
+  const say = (told.length ? `Most forgotten: ${told.join(" and ")}. ` : `Nobody lost more than 10 ${isShare() ? "points" : "%"}. `) + `At the right: the last value, and ${metric().smaller ? "▲" : "▼"} ${isShare() ? "the points lost since the best" : "how much worse it is than the best"}.`;
   return section("forgetting", "Who is being forgotten?", say, ...content);
 }
 
@@ -166,12 +168,12 @@ function notesSection(run) {
 function tableSection(run) {
   const list = methodsShown().map(label => [label, meanOf(shown().filter(one => one.label === label))]);
   const rounds = unique(list.flatMap(([, points]) => points.map(p => p.round))).sort((a, b) => a - b);
-  const details = make("details", {}, make("summary", {}, "Accuracy round by round, as a table"));
+  const details = make("details", {}, make("summary", {}, `${capital(metric().name)} round by round, as a table`));
   details.addEventListener("toggle", () => {
     if (!details.open || details.children.length > 1) return;
     const maps = list.map(([, points]) => new Map(points.map(p => [p.round, p])));
-    details.append(table(`Test accuracy in % under ${view.scenario}`, ["round", ...list.map(([label]) => label), `away in ${nameOf(run)}`], rounds.map(round => [
-      String(round), ...maps.map(map => (map.has(round) ? (100 * map.get(round).mean).toFixed(1) : "–")), awayIn(run, round)]), ["", ...list.map(() => "n"), ""]));
+    details.append(table(`Test ${titled()} under ${view.scenario}`, ["round", ...list.map(([label]) => label), `away in ${nameOf(run)}`], rounds.map(round => [
+      String(round), ...maps.map(map => (map.has(round) ? inTable(map.get(round).mean) : "–")), awayIn(run, round)]), ["", ...list.map(() => "n"), ""]));
   });
   const texts = value => (typeof value === "object" ? Object.entries(value).map(([key, inner]) => `${key}: ${inner}`).join(", ") : String(value));
   const facts = make("details", {}, make("summary", {}, `The experiment and versions of ${nameOf(run)}`),

@@ -1,0 +1,210 @@
+"""Metrics: what a model is measured by, as sums that add up over batches and clients.
+
+A task has several; the first one leads: closing lines, reports and comparisons show it. A metric that no sums make
+(the area under a curve) has one number, its value, as its only sum: it is told for each client, and not added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How the values of a metric are read: its name, its unit, and which way is better."""
+
+    name: str
+    unit: str = ""  # "%": a share from 0 to 1, shown as percent; others are put behind the number
+    smaller_is_better: bool = False
+
+    @property
+    def is_share(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def title(self) -> str:
+        """The name with its unit, as the title of a column or an axis.
+
+        >>> ACCURACY.title, Measure("rmse", "mm").title, Measure("rmse").title
+        ('accuracy in %', 'rmse in mm', 'rmse')
+        """
+        return f"{self.name} in {self.unit}" if self.unit else self.name
+
+    def shown(self, value: float) -> float:
+        """The value in its unit."""
+        return 100 * value if self.is_share else value
+
+    def number(self, value: float) -> str:
+        """The value as it stands in a table, without its unit.
+
+        >>> ACCURACY.number(0.8214), Measure("rmse").number(12.34567)
+        ('82.1', '12.35')
+        """
+        return f"{self.shown(value):.1f}" if self.is_share else f"{value:.4g}"
+
+    def text(self, value: float) -> str:
+        """The value with its unit.
+
+        >>> ACCURACY.text(0.8214), Measure("rmse", "mm").text(12.34567)
+        ('82.1%', '12.35 mm')
+        """
+        gap = "" if self.is_share or not self.unit else " "
+        return f"{self.number(value)}{gap}{self.unit}"
+
+    def said(self, value: float) -> str:
+        """The value with its unit and name; accuracy, which everyone expects, goes without its name.
+
+        >>> ACCURACY.said(0.5), Measure("rmse", "mm").said(1.25)
+        ('50.0%', 'rmse 1.25 mm')
+        """
+        return self.text(value) if self == ACCURACY else f"{self.name} {self.text(value)}"
+
+    def best(self, values: Iterable[float]) -> float:
+        return min(values) if self.smaller_is_better else max(values)
+
+    def loss(self, best: float, value: float) -> float:
+        """How much worse a value is than the best: in points of a share, else relative to the best.
+
+        >>> round(ACCURACY.loss(0.9, 0.7), 3), Measure("rmse", smaller_is_better=True).loss(2.0, 3.0)
+        (0.2, 0.5)
+        """
+        lost = value - best if self.smaller_is_better else best - value
+        return lost if self.is_share else lost / max(abs(best), 1e-12)
+
+
+ACCURACY = Measure("accuracy", "%")
+
+
+class Metric:
+    """What a metric is made from: `sums` of outputs and labels, and the `value` that they make."""
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = ""
+    smaller_is_better: ClassVar[bool] = False
+    width: ClassVar[int] = 2  # how many sums
+
+    @property
+    def measure(self) -> Measure:
+        return Measure(self.name, self.unit, self.smaller_is_better)
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        """The sums over these samples; those of two batches or clients add up, number by number."""
+        raise NotImplementedError
+
+    def value(self, sums: Sequence[float]) -> float:
+        """What the sums come to; NaN where they come to nothing, as without samples."""
+        raise NotImplementedError
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        """Whether a client's sums, which are finite, can be true."""
+        return True
+
+
+def value_of(metric: Metric, sums: Sequence[float]) -> float | None:
+    """The value of a metric; none where it is not a finite number."""
+    value = float(metric.value(sums))
+    return value if math.isfinite(value) else None
+
+
+def values_of(metrics: Sequence[Metric], output: Tensor, labels: Tensor) -> dict[str, float]:
+    """The metrics of some samples by name; those that come to nothing are left out."""
+    found = {metric.name: value_of(metric, metric.sums(output, labels)) for metric in metrics}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def right_or_wrong(output: Tensor, labels: Tensor) -> Tensor:
+    """1 where the largest output is the label, else 0: its mean is the accuracy."""
+    return (output.argmax(1) == labels).float()
+
+
+class Accuracy(Metric):
+    """The share of samples whose largest output is their class.
+
+    >>> outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
+    >>> Accuracy().sums(outputs, torch.tensor([0, 1, 1]))
+    [2.0, 3.0]
+    """
+
+    name = ACCURACY.name
+    unit = ACCURACY.unit
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        return [float(right_or_wrong(output, labels).sum(dtype=torch.float64)), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        right, count = sums
+        return right / count if count else math.nan
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        right, count = sums
+        return 0 <= right <= count and count >= 1
+
+
+class Error(Metric):
+    """A mean over samples of how far the output is from the number: the base of RMSE and MAE."""
+
+    smaller_is_better = True
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        total, count = sums
+        return total >= 0 and count >= 1
+
+
+class Rmse(Error):
+    """The root of the mean squared error.
+
+    >>> Rmse().value(Rmse().sums(torch.tensor([[1.0], [5.0]]), torch.tensor([[1.0], [2.0]])))  # sqrt((0 + 9) / 2)
+    2.1213203435596424
+    """
+
+    name = "rmse"
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        return [float((output.double() - labels).square().sum()), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        total, count = sums
+        return math.sqrt(total / count) if count else math.nan
+
+
+class Mae(Error):
+    """The mean absolute error."""
+
+    name = "mae"
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        return [float((output.double() - labels).abs().sum()), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        total, count = sums
+        return total / count if count else math.nan
+
+
+class R2(Metric):
+    """The share of the numbers' variance that the outputs explain: 1 - sum (y - o)^2 / sum (y - mean of y)^2.
+
+    Of numbers that are all alike there is none.
+    """
+
+    name = "r2"
+    width = 4
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        y = labels.double()
+        squares = (output.double() - y).square().sum()
+        return [float(squares), float(y.sum()), float(y.square().sum()), float(len(y))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        squares, total, total_squares, count = sums
+        spread = total_squares - total * total / count if count else 0.0
+        return 1 - squares / spread if spread > 1e-12 * total_squares else math.nan
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        squares, _, total_squares, count = sums
+        return squares >= 0 and total_squares >= 0 and count >= 1

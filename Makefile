@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser test bench clean
+.PHONY: setup demo browser lint check test bench evidence clean
 
 setup: $(VENV)/.ready
 
@@ -36,11 +36,24 @@ browser:
 		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends chromium chromium-driver fonts-dejavu-core; } >/dev/null 2>&1 || \
 		echo "No Chromium here and none could be installed (apt-get install chromium chromium-driver): browser tests are skipped."
 
-test: setup browser
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# What to run after each change: lint, types, and the tests that take seconds.
+check: lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not flower and not browser"
+
+test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
+evidence: setup
+	$(BIN)/python benchmarks/one_hostile.py
+	$(BIN)/python benchmarks/privacy.py power
+	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

@@ -18,10 +18,10 @@ import sys
 import time
 from contextlib import ExitStack
 
-from holdfast.experiment import Experiment, from_table
-from holdfast.plan import make_plan
 from holdfast.play import federation_of, one_thread
 from holdfast.round import play_round
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_table
 
 WARM_UP = 2  # rounds: in the first one digests are made, in the second one half of the clients leave
 ROUNDS = {"features": 60, "full": 12}

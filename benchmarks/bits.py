@@ -110,9 +110,9 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def flower(experiment: holdfast.Experiment, out: Path) -> None:
     """The same over Flower's messages, in this process: the one place that knows the package from within."""
-    from holdfast.engines.flower.inprocess import InProcessGrid
-    from holdfast.engines.flower.moderator import play_over
-    from holdfast.engines.flower.site import client_app
+    from holdfast.flower.deploy.site import client_app
+    from holdfast.flower.engine.inprocess import InProcessGrid
+    from holdfast.flower.engine.moderator import play_over
 
     policy = out / "policy.toml"
     policy.write_text("min_records = 0\n")  # the sites of these rows are small

@@ -25,14 +25,14 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.core import size
+from holdfast.core.types import size
+from holdfast.data.named import load_task
+from holdfast.data.task import Samples, Task
 from holdfast.engines.embedded import cores, share_out
-from holdfast.experiment import Experiment
-from holdfast.plan import Plan, make_plan
 from holdfast.play import federation_of, one_thread
 from holdfast.round import play_round, train_messages
-from holdfast.tasks import Samples, Task
-from holdfast.tasks.named import load_task
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.experiment import Experiment
 
 BATCH, LR, MOMENTUM = 64, 0.01, 0.9
 
@@ -126,7 +126,7 @@ def engine(rounds: int = 5) -> None:
 class Watched:
     """A federation that notes how long each client computed."""
 
-    def __init__(self, federation: holdfast.core.Federation) -> None:
+    def __init__(self, federation: holdfast.core.types.Federation) -> None:
         self._federation = federation
         self.seconds: dict[int, float] = {}
 

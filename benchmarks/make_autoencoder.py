@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from holdfast.core.randomness import rng
 from holdfast.encoders import autoencoder, scattering
 from holdfast.encoders.contract import as_floats
 from holdfast.encoders.guidance import guidance_producer, initialise
 from holdfast.encoders.shapes import draw_shapes
-from holdfast.randomness import rng
 
 PICTURES = 20_000
 EPOCHS = 6

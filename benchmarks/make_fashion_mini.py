@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.tasks.idx import read_idx
+from holdfast.data.sources.idx import read_idx
 
 TARGET = Path(__file__).parent.parent / "holdfast" / "tasks" / "data" / "fashion-mini.npz"
 

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core import Absent, Federation, Message, Reply, unpack
-from holdfast.digests import Digest, open_digest, seal_digest
+from holdfast.core.types import Absent, Federation, Message, Reply, unpack
+from holdfast.digests.digest import Digest, open_digest, seal_digest
 from holdfast.engines.inline import Inline
-from holdfast.experiment import from_table
-from holdfast.plan import Plan
 from holdfast.play import run
-from holdfast.runs import History
+from holdfast.runs.build import Plan
+from holdfast.runs.experiment import from_table
+from holdfast.runs.store import History
 
 Lie = Callable[[Reply], Reply]
 

@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from holdfast.absence import FedDig
-from holdfast.absence.release import claim_of, make_release
+from holdfast.audit.canary import audit_release, tell_apart, worst_pair
+from holdfast.audit.reconstruct import attacks_on, class_means, psnr
+from holdfast.audit.statistics import audit, gaussian_auc, moment_ratio
 from holdfast.context import About
-from holdfast.core import size
-from holdfast.digests import make_digest
+from holdfast.core.types import size
+from holdfast.data.named import load_task
+from holdfast.digests.digest import make_digest
+from holdfast.digests.moments import stages
+from holdfast.digests.release import claim_of, make_release
 from holdfast.encoders import make_encoder
 from holdfast.encoders.autoencoder import Autoencoder
 from holdfast.encoders.contract import as_floats
-from holdfast.privacy.audit import audit, gaussian_auc, moment_ratio
-from holdfast.privacy.canary import audit_release, tell_apart, worst_pair
-from holdfast.privacy.moments import scales_for
+from holdfast.privacy.moment_noise import scales_for
 from holdfast.privacy.noise import system
-from holdfast.privacy.reconstruct import attacks_on, class_means, psnr
-from holdfast.privacy.summary import stages
-from holdfast.tasks.named import load_task
 
 STRICT = (
     FedDig(mode="moments", epsilon=1.0),

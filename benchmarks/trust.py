@@ -21,9 +21,9 @@ from torch import Tensor
 
 from holdfast.cli.comparing import split_choices
 from holdfast.cli.hostile import attacker_weight, backdoor_rate, hostile_in, suspected
-from holdfast.experiment import from_table, set_key
+from holdfast.data.partitions import Dirichlet
 from holdfast.play import run
-from holdfast.tasks.partitions import Dirichlet
+from holdfast.runs.experiment import from_table, set_key
 
 EVERY_ATTACK = (
     "none,random,signflip:1,signflip:3,labelflip,liar,colluder,alie,ipm,mimic,minmax,gaussian,scale,freerider,"

@@ -4,6 +4,8 @@
 >>> history = holdfast.run(holdfast.Experiment(rounds=1, model="linear", workers=0))
 >>> len(history.accuracy)
 1
+
+What is named in `__all__` is stable from version 0.2.0 on; everything else may move.
 """
 
 from __future__ import annotations
@@ -11,23 +13,40 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from holdfast.errors import HoldfastError
-    from holdfast.experiment import Experiment, load
+if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
+    from holdfast.absence.base import AbsencePolicy
+    from holdfast.algorithms.fedavg import FedAvg as Algorithm
+    from holdfast.attacks.contract import Attack
+    from holdfast.core.errors import HoldfastError
+    from holdfast.core.types import State, Update
+    from holdfast.data.task import Samples, Task
+    from holdfast.encoders.contract import Encoder
+    from holdfast.learning.server_optimizers import ServerOptimizer
+    from holdfast.learning.settings import Learning, Optimizer
     from holdfast.play import resume, run
-    from holdfast.runs import History
-    from holdfast.tasks import Kind, Metric, Samples, Task
-    from holdfast.tasks.kinds import Regression
+    from holdfast.runs.experiment import Experiment, load
+    from holdfast.runs.store import History
+    from holdfast.trust.base import Hearing, Judgement, Testing, Trust
 
 __all__ = [
+    "AbsencePolicy",
+    "Algorithm",
+    "Attack",
+    "Encoder",
     "Experiment",
+    "Hearing",
     "History",
     "HoldfastError",
-    "Kind",
-    "Metric",
-    "Regression",
+    "Judgement",
+    "Learning",
+    "Optimizer",
     "Samples",
+    "ServerOptimizer",
+    "State",
     "Task",
+    "Testing",
+    "Trust",
+    "Update",
     "load",
     "resume",
     "run",
@@ -35,21 +54,32 @@ __all__ = [
 
 # Names are imported when first used: `holdfast --help` must not wait for torch.
 _HOMES = {
-    "Experiment": "experiment",
-    "load": "experiment",
-    "HoldfastError": "errors",
-    "run": "play",
-    "resume": "play",
-    "History": "runs",
-    "Kind": "tasks",
-    "Metric": "tasks",
-    "Regression": "tasks.kinds",
-    "Samples": "tasks",
-    "Task": "tasks",
+    "AbsencePolicy": "absence.base:AbsencePolicy",
+    "Algorithm": "algorithms.fedavg:FedAvg",
+    "Attack": "attacks.contract:Attack",
+    "Encoder": "encoders.contract:Encoder",
+    "Experiment": "runs.experiment:Experiment",
+    "Hearing": "trust.base:Hearing",
+    "History": "runs.store:History",
+    "HoldfastError": "core.errors:HoldfastError",
+    "Judgement": "trust.base:Judgement",
+    "Learning": "learning.settings:Learning",
+    "Optimizer": "learning.settings:Optimizer",
+    "Samples": "data.task:Samples",
+    "ServerOptimizer": "learning.server_optimizers:ServerOptimizer",
+    "State": "core.types:State",
+    "Task": "data.task:Task",
+    "Testing": "trust.base:Testing",
+    "Trust": "trust.base:Trust",
+    "Update": "core.types:Update",
+    "load": "runs.experiment:load",
+    "resume": "play:resume",
+    "run": "play:run",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    return getattr(import_module(f"holdfast.{_HOMES[name]}"), name)
+    module, _, home = _HOMES[name].partition(":")
+    return getattr(import_module(f"holdfast.{module}"), home)

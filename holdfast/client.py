@@ -8,28 +8,28 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from holdfast.absence import Nothing
+from holdfast.absence import AbsencePolicy
 from holdfast.algorithms.fedavg import FedAvg
+from holdfast.algorithms.local_training import Sent, learn
 from holdfast.attacks import awake
 from holdfast.context import Owner
-from holdfast.core import Message, Reply, Tensors, pack, unpack
-from holdfast.errors import HoldfastError, nearest
-from holdfast.failures import Refusal, tell_home
-from holdfast.learning.local import Sent, learn
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.failures import Refusal, tell_home
+from holdfast.core.randomness import rng, seed_of
+from holdfast.core.types import Message, Reply, Tensors, pack, unpack
+from holdfast.data.task import Loss, Metric, Samples
 from holdfast.learning.loop import outputs_of
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
-from holdfast.models import fill
-from holdfast.privacy.house import house_of
+from holdfast.models.networks import fill
+from holdfast.privacy.dp_sgd import Guard, Kept
+from holdfast.privacy.dp_steps import Noisy
+from holdfast.privacy.gate import house_of
 from holdfast.privacy.ledger import Policy
 from holdfast.privacy.noise import system
-from holdfast.privacy.steps import Noisy
-from holdfast.privacy.updates import Guard, Kept
-from holdfast.randomness import rng, seed_of
-from holdfast.tasks import Loss, Metric, Samples
-from holdfast.trust.patches import Stamped, innocence_of
-from holdfast.trust.tester import MEASURES, held_out, tested_in
-from holdfast.trust.weights import Trust
+from holdfast.trust.backdoor_probe import Stamped, innocence_of
+from holdfast.trust.base import Trust
+from holdfast.trust.measures import MEASURES, held_out, tested_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Client(Owner):
     metrics: Sequence[Metric]
     learning: Learning
     algorithm: FedAvg
-    absence: Nothing = field(default_factory=Nothing)
+    absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors

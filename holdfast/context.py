@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.accept import Sizes
 from holdfast.algorithms.fedavg import FedAvg, shared
-from holdfast.core import Scalars, State, Tensors
+from holdfast.core.memory import Memory
+from holdfast.core.types import Scalars, State, Tensors
+from holdfast.core.validate import Sizes
+from holdfast.data.task import Loss, Samples
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
-from holdfast.memory import Memory
 from holdfast.selection import Everyone, Selection
-from holdfast.tasks import Loss, Samples
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import torch
 
-from holdfast.accept import misfit
 from holdfast.attacks.adversary import Adversary
-from holdfast.attacks.fitting import without_effect
-from holdfast.core import Federation, State
+from holdfast.core.errors import HoldfastError
+from holdfast.core.memory import Memory
+from holdfast.core.types import Federation, State
+from holdfast.core.validate import misfit
 from holdfast.engines.checked import Checked
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluator
-from holdfast.experiment import Experiment
-from holdfast.export import about_model
-from holdfast.memory import Memory
-from holdfast.plan import Plan, make_plan
 from holdfast.round import Record, play_round
-from holdfast.runs import History, Run
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.evaluation import Evaluator
+from holdfast.runs.experiment import Experiment
+from holdfast.runs.export import about_model
+from holdfast.runs.rehearse import without_effect
+from holdfast.runs.store import History, Run
 from holdfast.scenarios import Staged
 
 Watch = Callable[[Record], None]

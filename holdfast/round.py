@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.absence import Nothing
-from holdfast.accept import accept, all_finite, bounded_buffers
+from holdfast.absence import AbsencePolicy
 from holdfast.context import Context
-from holdfast.core import (
+from holdfast.core.failures import sentence_of
+from holdfast.core.types import (
     Absent,
     Federation,
     Message,
@@ -30,12 +30,12 @@ from holdfast.core import (
     pack,
     size,
 )
-from holdfast.failures import sentence_of
+from holdfast.core.validate import accept, all_finite, bounded_buffers
+from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.selection import select
-from holdfast.tasks.metrics import ACCURACY, Measure
 from holdfast.trust import Hearing, Judgement, Trust
-from holdfast.trust.merging import average_buffers
-from holdfast.trust.weights import check_judgement
+from holdfast.trust.base import check_judgement
+from holdfast.trust.robust.merging import average_buffers
 
 NO_FINITE_LOSS = "no client's training loss is finite"
 
@@ -44,7 +44,7 @@ NO_FINITE_LOSS = "no client's training loss is finite"
 class Method(Context):
     """Three independent choices, in the run's context: how they learn (`algorithm`), who stands in, whom to believe."""
 
-    absence: Nothing
+    absence: AbsencePolicy
     trust: Trust
 
 
@@ -119,7 +119,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
-    after = learn(replace(state, digests=digests), updates, judged, method)
+    after = aggregate(replace(state, digests=digests), updates, judged, method)
     if method.trust.doubts_digests:
         after = method.absence.review(state, after, method)
     missed = [*absent, *refused, *judged.unheard]
@@ -180,7 +180,7 @@ def judge(updates: Sequence[Update], federation: Federation, state: State, metho
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))
 
 
-def learn(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:
+def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:
     """The state with the judged updates averaged in; without updates it stays as it is."""
     if not judged.updates:
         return state

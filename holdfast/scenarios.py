@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from holdfast.core import BY_SCENARIO, Absent, Federation, Message, Reply
-from holdfast.randomness import rng
+from holdfast.core.randomness import rng
+from holdfast.core.types import BY_SCENARIO, Absent, Federation, Message, Reply
 
 
 @dataclass(frozen=True)

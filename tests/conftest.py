@@ -25,6 +25,27 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
 
 
+SLOW = {  # files of tests that start processes or train for long
+    "test_docs.py", "test_stranger.py", "test_reproduce.py", "test_runs_killed.py", "test_engine_processes.py",
+    "test_privacy_audit.py", "test_privacy_attacks.py", "test_privacy_report.py", "test_trust_compare.py",
+    "test_one_hostile_client.py", "test_digest_command.py", "test_updates.py", "test_feddig_runs.py", "test_cli.py",
+    "test_export.py", "test_report.py", "test_watch.py", "test_noise.py", "test_layout.py", "test_failures.py",
+    "test_trust_patches.py", "test_trust_jury.py", "test_attacks_kinds.py", "test_encoders.py", "test_engine.py",
+    "test_runs_damaged.py", "test_runs_full_disk.py", "test_feddig_pictures.py", "test_baselines.py",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make check` leaves out what is marked here."""
+    for item in items:
+        if item.path.parent.name == "flower":
+            item.add_marker("flower")
+        if "browser" in item.path.name:
+            item.add_marker("browser")
+        if item.path.name in SLOW:
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def same_chance_every_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a stream of its own, named after it, where the product reads the system's entropy."""

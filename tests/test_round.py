@@ -6,17 +6,17 @@ import math
 
 import pytest
 import torch
+from algorithms_bench import Bench, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_algorithms_bench import Bench, plain
-from test_round_bench import ALGORITHM_NAMES, Away, Spoiled, play, same_bits, same_state, with_scalar, with_tensor
+from round_bench import ALGORITHM_NAMES, Away, Spoiled, play, same_bits, same_state, with_scalar, with_tensor
 
-from holdfast.accept import all_finite
 from holdfast.algorithms import AdaBest, FedAvg, FedDyn, FedNova
-from holdfast.core import State, Update
+from holdfast.core.types import State, Update
+from holdfast.core.validate import all_finite
 from holdfast.learning.settings import Learning
 from holdfast.trust import BySamples, Uniform
-from holdfast.trust.merging import average_buffers
+from holdfast.trust.robust.merging import average_buffers
 
 EVERY = settings(max_examples=50, deadline=None, derandomize=True)
 counts = st.lists(st.integers(1, 10**6), min_size=1, max_size=12)

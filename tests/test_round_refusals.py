@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_round_bench import ALGORITHM_NAMES, Away, Spoil, Spoiled, play, same_state, with_scalar, with_tensor
+from round_bench import ALGORITHM_NAMES, Away, Spoil, Spoiled, play, same_state, with_scalar, with_tensor
 
-from holdfast.accept import find_fault
-from holdfast.core import Absent, Reply, State, Tensors
+from holdfast.core.types import Absent, Reply, State, Tensors
+from holdfast.core.validate import find_fault
 from holdfast.round import Record
 
 WEIGHT, COUNTER = "delta/0.weight", "buffers/1.num_batches_tracked"

@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.engines.flower.app import write_app
-from holdfast.engines.flower.local import local
-from holdfast.engines.flower.sites import usual_names
-from holdfast.experiment import from_table
-from holdfast.runs import Run
+from holdfast.flower.deploy.app import write_app
+from holdfast.flower.deploy.local import local
+from holdfast.flower.engine.sites import usual_names
+from holdfast.runs.experiment import from_table
+from holdfast.runs.store import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

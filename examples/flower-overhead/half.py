@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from holdfast.engines.flower.inprocess import InProcessGrid
-from holdfast.engines.flower.moderator import play_over
-from holdfast.experiment import from_table
 from holdfast.flower import client_app
+from holdfast.flower.engine.inprocess import InProcessGrid
+from holdfast.flower.engine.moderator import play_over
+from holdfast.runs.experiment import from_table
 
 METHODS: dict[str, dict[str, Any]] = {
     "FedDig, features": {"model": "features", "absence": "feddig"},

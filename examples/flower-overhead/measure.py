@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.core import size
-from holdfast.engines.flower.app import write_app
-from holdfast.engines.flower.keys import make_keys
-from holdfast.engines.flower.local import Local
-from holdfast.engines.flower.sites import usual_names
-from holdfast.experiment import from_table
-from holdfast.files import read_lines
-from holdfast.plan import make_plan
+from holdfast.core.files import read_lines
+from holdfast.core.types import size
+from holdfast.flower.deploy.app import write_app
+from holdfast.flower.deploy.keys import make_keys
+from holdfast.flower.deploy.local import Local
+from holdfast.flower.engine.sites import usual_names
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import from_table
 
 
 class Relay:

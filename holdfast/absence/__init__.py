@@ -1,10 +1,13 @@
-"""What stands in for a missing client: nothing, or (FedDig) its digest."""
+"""What stands in for a missing client: nothing, or (FedDig) its digest.
+
+Digests themselves belong in digests/.
+"""
 
 from __future__ import annotations
 
+from holdfast.absence.base import AbsencePolicy
 from holdfast.absence.feddig import FedDig
-from holdfast.absence.nothing import Nothing
 
-ABSENCES: dict[str, type[Nothing]] = {"none": Nothing, "feddig": FedDig}
+ABSENCES: dict[str, type[AbsencePolicy]] = {"none": AbsencePolicy, "feddig": FedDig}
 
-__all__ = ["ABSENCES", "FedDig", "Nothing"]
+__all__ = ["ABSENCES", "AbsencePolicy", "FedDig"]

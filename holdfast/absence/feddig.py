@@ -11,7 +11,7 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
-(absence/doubt.py) neither stands in nor teaches.
+(digests/contradiction.py) neither stands in nor teaches.
 """
 
 from __future__ import annotations
@@ -24,10 +24,20 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.absence import doubt
-from holdfast.absence.following import follow_memories, last_act, memory_of, stood_in
-from holdfast.absence.nothing import NoStandIns, Nothing
-from holdfast.absence.release import (
+from holdfast.absence.base import AbsencePolicy, NoStandIns
+from holdfast.absence.client_memory import follow_memories, last_act, memory_of, stood_in
+from holdfast.algorithms.local_training import Sent, learn
+from holdfast.attacks import awake
+from holdfast.context import Context, Owner
+from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import tell_home
+from holdfast.core.files import Unwritable
+from holdfast.core.randomness import rng, seed_of
+from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
+from holdfast.data.task import Samples
+from holdfast.digests import contradiction as doubt
+from holdfast.digests.digest import Digest
+from holdfast.digests.release import (
     COMPACT,
     ReleaseOptions,
     check_features,
@@ -37,20 +47,10 @@ from holdfast.absence.release import (
     release,
     samples_of,
 )
-from holdfast.attacks import awake
-from holdfast.context import Context, Owner
-from holdfast.core import Reply, State, Tensors, Update, pack, unpack
-from holdfast.digests import Digest
-from holdfast.errors import HoldfastError
-from holdfast.failures import tell_home
-from holdfast.files import Unwritable
 from holdfast.learning.device import outputs
-from holdfast.learning.local import Sent, learn
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
-from holdfast.models import buffers_of, fill, weights_of
-from holdfast.randomness import rng, seed_of
-from holdfast.tasks import Samples
+from holdfast.models.networks import buffers_of, fill, weights_of
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
@@ -58,7 +58,7 @@ TEACH, GENTLE = 0.4, 0.3  # of moments, teach and server_lr where none is named:
 
 
 @dataclass(frozen=True)
-class FedDig(ReleaseOptions, Nothing):
+class FedDig(ReleaseOptions, AbsencePolicy):
     """A missing client's digest stands in for it."""
 
     needs_features: ClassVar[bool] = True
@@ -169,7 +169,7 @@ class FedDig(ReleaseOptions, Nothing):
 
     def recall(self, state: State, context: Context, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
-        [digest] = self.standing(context, state, [client])
+        [digest] = self.stand_in_digests(context, state, [client])
         bench, algorithm = context.bench, context.algorithm
         samples = Samples((digest.features,), digest.labels)
         if bench.producer is not None:
@@ -191,7 +191,7 @@ class FedDig(ReleaseOptions, Nothing):
             client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra
         )
 
-    def standing(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
+    def stand_in_digests(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
         has the right means and spread but blurred borders between classes, which the model knows better by now."""
         found = samples_of(self, context, self.believed(state), state.round, clients, state.claims)
@@ -233,7 +233,7 @@ class FedDig(ReleaseOptions, Nothing):
 
     def learn_from_digests(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
-        opened = self.standing(context, state, sorted(self.believed(state)))
+        opened = self.stand_in_digests(context, state, sorted(self.believed(state)))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = context.bench
         fill(bench.model, state.model, state.buffers)

@@ -1,4 +1,7 @@
-"""How clients learn and how their updates are averaged: one short file each."""
+"""How clients learn and how their updates are averaged: one short file each.
+
+How a step is taken belongs in learning/, who is believed in trust/.
+"""
 
 from __future__ import annotations
 

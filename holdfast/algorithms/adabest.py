@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast.algorithms.fedavg import FedAvg, Work, add, average
-from holdfast.core import Tensors, Update
+from holdfast.core.types import Tensors, Update
 from holdfast.learning.loop import Correction
 from holdfast.learning.settings import Learning
 

@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 
 from torch import nn
 
-from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.core.types import Tensors, Update, weighted_sum
 from holdfast.learning.loop import Correction
 from holdfast.learning.objective import Objective
 from holdfast.learning.settings import Learning

@@ -13,7 +13,7 @@ from typing import Self
 from torch import nn
 
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, nearest
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: batch and instance norms
 

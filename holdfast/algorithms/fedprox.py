@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.core import Tensors
+from holdfast.core.types import Tensors
 from holdfast.learning.loop import Correction
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 
 from holdfast.algorithms.fedavg import FedAvg, Work, add, average
-from holdfast.core import Tensors, Update, weighted_sum
+from holdfast.core.types import Tensors, Update, weighted_sum
 from holdfast.learning.loop import Correction
 from holdfast.learning.settings import Learning
 

@@ -29,10 +29,10 @@ from holdfast.attacks.updates import (
     Sight,
     SignFlip,
 )
-from holdfast.choices import Choice, choose
-from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
-from holdfast.tensors import flat, unflat
+from holdfast.core.config import Choice, choose
+from holdfast.core.errors import HoldfastError
+from holdfast.core.tensors import flat, unflat
+from holdfast.core.types import Tensors
 
 __all__ = ["ATTACKS", "Attack", "Sight", "awake", "backdoor_success", "choose_attack", "false_report", "tamper_updates"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from holdfast.attacks import awake, false_report, tamper_updates
-from holdfast.core import Absent, Federation, Message, Reply, Tensors, pack, unpack
-from holdfast.errors import HoldfastError
-from holdfast.memory import Memory
-from holdfast.randomness import rng
+from holdfast.core.errors import HoldfastError
+from holdfast.core.memory import Memory
+from holdfast.core.randomness import rng
+from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, pack, unpack
 
 
 class Adversary:

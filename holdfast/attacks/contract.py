@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 METHODS = {"update": ("tamper", "rewrite"), "data": ("poison",), "tester": ("report",), "digest": ("spoil",)}
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from holdfast.attacks.contract import Attack
 from holdfast.attacks.updates import Sight
-from holdfast.errors import HoldfastError
-from holdfast.tasks import Samples
+from holdfast.core.errors import HoldfastError
+from holdfast.data.task import Samples
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.contract import Attack
-from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Tensors
 
 HUGE = 3e38  # just below what float32 can hold
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.contract import Attack
-from holdfast.errors import HoldfastError
-from holdfast.trust.rows import dots, inner_products, squared_distances
+from holdfast.core.errors import HoldfastError
+from holdfast.core.rows import dots, inner_products, squared_distances
 
 
 @dataclass(frozen=True)

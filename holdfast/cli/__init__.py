@@ -16,7 +16,7 @@ from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 app = typer.Typer(
     name="holdfast",
@@ -114,7 +114,7 @@ def compare(
 @app.command(rich_help_panel=LOOK)
 def check(file: File, set: Set = None) -> None:
     """Check an experiment without running it: what would be learnt, by whom, and who is away when."""
-    from holdfast.cli.looking import check_file
+    from holdfast.cli.checking import check_file
 
     check_file(file, set or [])
 
@@ -126,7 +126,7 @@ def partition(
     out: Annotated[Path | None, typer.Option(help="Save the picture (.png, .pdf or .svg) as well.")] = None,
 ) -> None:
     """Show how the data are dealt out: clients x classes."""
-    from holdfast.cli.looking import show_partition
+    from holdfast.cli.checking import show_partition
 
     show_partition(file, set or [], out)
 
@@ -134,7 +134,7 @@ def partition(
 @app.command(rich_help_panel=LOOK)
 def tasks() -> None:
     """List the tasks: what can be learnt."""
-    from holdfast.cli.looking import list_tasks
+    from holdfast.cli.checking import list_tasks
 
     list_tasks()
 
@@ -144,7 +144,7 @@ def methods(
     kind: Annotated[str | None, typer.Argument(help="Only one kind: algorithm, absence, trust, attack, ...")] = None,
 ) -> None:
     """List algorithms, absences, trusts, scenarios, attacks and the other choices, with their options."""
-    from holdfast.cli.looking import list_methods
+    from holdfast.cli.checking import list_methods
 
     list_methods(kind)
 

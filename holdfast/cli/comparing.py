@@ -17,16 +17,16 @@ from rich.table import Table
 
 from holdfast.cli.hostile import backdoor_rate, suspicions
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
-from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment, from_changes, from_table, load
-from holdfast.files import write_file
-from holdfast.plan import make_plan
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_file
+from holdfast.data.metrics import Measure
 from holdfast.play import resume, run
-from holdfast.presets import with_method
 from holdfast.report.figures import save_curves
 from holdfast.report.words import situation
-from holdfast.runs import History, Run
-from holdfast.tasks.metrics import Measure
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_changes, from_table, load
+from holdfast.runs.presets import with_method
+from holdfast.runs.store import History, Run
 
 
 @dataclass(frozen=True)

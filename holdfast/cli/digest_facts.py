@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.errors import plain
+from holdfast.core.errors import plain
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
-    from holdfast.digests import Digest
+    from holdfast.audit.target import Subject
+    from holdfast.digests.digest import Digest
     from holdfast.privacy.claim import Claim
-    from holdfast.privacy.subject import Subject
 
 
 def show(path: Path, as_json: bool) -> None:
     """Print what a digest is."""
-    from holdfast.privacy.subject import subject_of_file
+    from holdfast.audit.target import subject_of_file
 
     subject = subject_of_file(path)
     published = subject.digest if subject.claim.mode == "paper" else None
@@ -99,9 +99,9 @@ def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
 
     import safetensors.torch
 
-    from holdfast.files import read_metadata
-    from holdfast.privacy.findings import guessing_index
-    from holdfast.tensors import bytes_of
+    from holdfast.audit.findings import guessing_index
+    from holdfast.core.files import read_metadata
+    from holdfast.core.tensors import bytes_of
 
     content = path.read_bytes()
     manifest = read_metadata(content).get("digest")  # or in a tensor, as digests travel
@@ -128,7 +128,7 @@ def facts_of(digest: Digest, claim: Claim, path: Path) -> dict[str, Any]:
 
 def index_words(index: dict[str, Any]) -> str:
     """log10 of the chance to split a digest by blind guessing, in a line."""
-    from holdfast.privacy.findings import bound_words
+    from holdfast.audit.findings import bound_words
 
     each = f"; here easiest {index['worst']:.1f}, median {index['median']:.1f}" if "worst" in index else ""
     return f"log10 {index['average']} on average{each}; {bound_words(index)}"
@@ -138,7 +138,7 @@ def reveals(digest: Digest, claim: Claim) -> list[str]:
     """What a digest tells of a client's samples, in sentences without comfort."""
     import math
 
-    from holdfast.privacy.guessing import log10_mean
+    from holdfast.audit.guessing import log10_mean
 
     count = f"That there are {digest.samples:,} samples, and"
     if digest.spd == 1:

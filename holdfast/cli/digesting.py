@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.digest_facts import show
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
+    from holdfast.data.task import Samples, Task
     from holdfast.encoders import Encoder
     from holdfast.privacy.claim import Claim
-    from holdfast.privacy.house import House
-    from holdfast.tasks import Samples, Task
+    from holdfast.privacy.gate import House
 
 log = logging.getLogger("holdfast")
 digest_app = typer.Typer(
@@ -106,9 +106,9 @@ class Recipe:
 def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: bool = False) -> int:
     """Write the digest of a recipe, and say how many bytes it has; the order of mixing is the system's chance."""
     from holdfast.absence.feddig import COMPACT
+    from holdfast.core.files import make_folder, write_file
     from holdfast.encoders import make_encoder
-    from holdfast.files import make_folder, write_file
-    from holdfast.privacy.house import check_delta
+    from holdfast.privacy.gate import check_delta
 
     if out.exists():
         raise HoldfastError(f"{out} exists; remove it, or name another file with --out.")
@@ -143,10 +143,10 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
     import torch
 
     from holdfast.absence.feddig import COMPACT
-    from holdfast.digests import digest_bytes, make_digest
+    from holdfast.audit.target import claim_of_digest, options_of
+    from holdfast.digests.digest import digest_bytes, make_digest
+    from holdfast.digests.mixing import Laplace, read_weights
     from holdfast.encoders import never_negative
-    from holdfast.mixing import Laplace, read_weights
-    from holdfast.privacy.subject import claim_of_digest, options_of
 
     noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
     digest = make_digest(
@@ -177,9 +177,9 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
     import torch
 
     from holdfast.absence import ABSENCES
-    from holdfast.absence.release import check_features, make_release
-    from holdfast.choices import Choice, choose
     from holdfast.context import About
+    from holdfast.core.config import Choice, choose
+    from holdfast.digests.release import check_features, make_release
     from holdfast.privacy.noise import system
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
@@ -195,7 +195,7 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
 
 def keep_policy(claim: Claim, what: str, out: Path, policy: Path | None) -> House:
     """Enter the digest in the house's ledger, or refuse it; that lies beside the policy, else beside the digest."""
-    from holdfast.privacy.house import LEDGER, House, beside, house_of, let_out
+    from holdfast.privacy.gate import LEDGER, House, beside, house_of, let_out
 
     house = beside(policy or house_of(out.parent).policy)
     if house.policy is None:
@@ -209,7 +209,7 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
     """Write no moments from which nothing can be drawn; to have seen that they are so was a release."""
     import safetensors.torch
 
-    from holdfast.privacy.wire import open_moments
+    from holdfast.digests.moment_wire import open_moments
 
     try:
         open_moments(safetensors.torch.load(content), where="moment digest")
@@ -221,9 +221,9 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
 
 def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
     """The task's name and number of classes, and the samples to be digested."""
-    from holdfast.tasks import Samples
-    from holdfast.tasks.arrays import inputs, labels
-    from holdfast.tasks.named import DATA_SETS
+    from holdfast.data.named import DATA_SETS
+    from holdfast.data.sources.arrays import inputs, labels
+    from holdfast.data.task import Samples
 
     if recipe.samples_of is None:
         whole = load_classes(recipe)
@@ -250,7 +250,7 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
 
 def load_classes(recipe: Recipe) -> Task:
     """The recipe's task, if it has classes to make digests of."""
-    from holdfast.tasks.named import load_task
+    from holdfast.data.named import load_task
 
     whole = load_task(recipe.task, recipe.data)
     if not whole.kind.has_classes:
@@ -260,8 +260,8 @@ def load_classes(recipe: Recipe) -> Task:
 
 def read_samples(path: Path) -> tuple[Any, Any]:
     """The arrays x and y (or x_train and y_train) of a client's own npz file."""
-    from holdfast.tasks.arrays import Array
-    from holdfast.tasks.npz import names_in, read_arrays
+    from holdfast.data.sources.arrays import Array
+    from holdfast.data.sources.npz import names_in, read_arrays
 
     found = read_arrays(path, [key for keys in SAMPLE_KEYS for key in keys], "the keys x and y")
     keys = next((keys for keys in SAMPLE_KEYS if all(key in found for key in keys)), None)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.engines.flower.local import Local
-    from holdfast.experiment import Experiment
+    from holdfast.flower.deploy.local import Local
+    from holdfast.runs.experiment import Experiment
 
 flower_app = typer.Typer(
     name="flower",
@@ -45,10 +45,10 @@ def up(
 ) -> None:
     """Try an experiment on Flower: SuperLink, SuperNodes and the run on this machine, taken down at the end."""
     from holdfast.cli.running import end_with
-    from holdfast.engines.flower.local import local
-    from holdfast.engines.flower.moderator import check_enough, read_settings
-    from holdfast.engines.flower.sites import usual_names
-    from holdfast.experiment import load
+    from holdfast.flower.deploy.local import local
+    from holdfast.flower.engine.moderator import check_enough, read_settings
+    from holdfast.flower.engine.sites import usual_names
+    from holdfast.runs.experiment import load
 
     console = Console(highlight=False, soft_wrap=True)
     experiment = load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])])
@@ -73,9 +73,9 @@ def new(
     set: Set = None,
 ) -> None:
     """Write a small Flower app that `flwr run` takes as it is."""
-    from holdfast.engines.flower.app import write_app
-    from holdfast.engines.flower.policy import fingerprint_of
-    from holdfast.experiment import from_changes, load
+    from holdfast.flower.deploy.app import write_app
+    from holdfast.flower.deploy.policy import fingerprint_of
+    from holdfast.runs.experiment import from_changes, load
 
     usual = ["clients=3", "rounds=12", "absence=feddig"]
     experiment = load(file, set or []) if file else from_changes([*usual, *(set or [])])
@@ -94,8 +94,8 @@ def keys(
     days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
 ) -> None:
     """Make a certificate authority, the moderator's certificate, and a key for each site."""
-    from holdfast.engines.flower.keys import make_keys
-    from holdfast.engines.flower.sites import usual_names
+    from holdfast.flower.deploy.keys import make_keys
+    from holdfast.flower.engine.sites import usual_names
 
     names = name or usual_names(sites)
     make_keys(folder, names, host or (), days)
@@ -119,10 +119,10 @@ def site(
     insecure: Insecure = False,
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
-    from holdfast.engines.flower.joining import News, check_address, check_certificate, check_key
-    from holdfast.engines.flower.local import Local
-    from holdfast.engines.flower.policy import carry_privacy, read_site_policy
-    from holdfast.engines.flower.sites import check_names
+    from holdfast.flower.deploy.joining import News, check_address, check_certificate, check_key
+    from holdfast.flower.deploy.local import Local
+    from holdfast.flower.deploy.policy import carry_privacy, read_site_policy
+    from holdfast.flower.engine.sites import check_names
     from holdfast.learning.device import choose_device
 
     check_names([name])
@@ -165,8 +165,8 @@ def fingerprint(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")], set: Set = None
 ) -> None:
     """Print an experiment's fingerprint, for the policy files of sites."""
-    from holdfast.engines.flower.policy import fingerprint_of
-    from holdfast.experiment import load
+    from holdfast.flower.deploy.policy import fingerprint_of
+    from holdfast.runs.experiment import load
 
     Console(highlight=False, soft_wrap=True).print(fingerprint_of(load(file, set or [])))
 
@@ -182,9 +182,9 @@ def end_on_term() -> None:
 
 def app_in(out: Path, experiment: Experiment) -> Path:
     """The app of this try: written, or there from an earlier one of the same experiment."""
-    from holdfast.engines.flower.app import write_app
-    from holdfast.engines.flower.policy import fingerprint_of
-    from holdfast.experiment import load
+    from holdfast.flower.deploy.app import write_app
+    from holdfast.flower.deploy.policy import fingerprint_of
+    from holdfast.runs.experiment import load
 
     app = out / "app"
     if not app.exists():
@@ -203,7 +203,7 @@ def experiment_in(app: Path) -> Path:
 def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> bool:
     """Show each round as it is written down, until the run ends, and say what it came to; true if it failed."""
     from holdfast.cli.running import Live, conclude
-    from holdfast.runs import History, Run
+    from holdfast.runs.store import History, Run
 
     shown, start = 0, time.perf_counter()
     with Live(console, experiment.rounds) as live:

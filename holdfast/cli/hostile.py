@@ -10,13 +10,13 @@ from torch import Tensor
 from holdfast.attacks import backdoor_success, choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.data import Backdoor
-from holdfast.attacks.fitting import without_effect
+from holdfast.data.task import Samples
 from holdfast.learning.device import outputs
-from holdfast.models import fill
-from holdfast.plan import make_plan
+from holdfast.models.networks import fill
 from holdfast.round import Record
-from holdfast.runs import History
-from holdfast.tasks import Samples
+from holdfast.runs.build import make_plan
+from holdfast.runs.rehearse import without_effect
+from holdfast.runs.store import History
 
 
 def hostility(history: History) -> dict[str, object]:

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.running import print_json
-from holdfast.errors import HoldfastError
-from holdfast.export import Trained, load_model, read_samples
-from holdfast.files import write_file
-from holdfast.tasks.metrics import values_of
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_file
+from holdfast.data.metrics import values_of
+from holdfast.runs.export import Trained, load_model, read_samples
 
 
 def predict_file(source: Path, data: Path, out: Path | None, as_json: bool, most: int) -> None:

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
-    from holdfast.privacy.planning import Setting
+    from holdfast.audit.planning import Setting
 
 privacy_app = typer.Typer(
     help="What leaves a client, what is promised about it, and what attacks make of it.", no_args_is_help=True
@@ -40,12 +40,12 @@ def report_command(
 
     The exit code is 0 for PASS alone.
     """
+    from holdfast.audit.findings import as_json, examine
+    from holdfast.audit.target import subject_of
     from holdfast.cli.running import FAILED
-    from holdfast.files import write_file
+    from holdfast.core.files import write_file
     from holdfast.play import one_thread
-    from holdfast.privacy.findings import as_json, examine
     from holdfast.privacy.noise import system
-    from holdfast.privacy.subject import subject_of
     from holdfast.report.privacy_page import as_html, as_text
 
     if out is not None and not out.parent.is_dir():
@@ -76,10 +76,10 @@ def plan_command(
     json: Json = False,
 ) -> None:
     """Which settings meet a target of privacy, and what they cost: the curve of accuracy against true epsilon."""
-    from holdfast.experiment import from_changes, load
-    from holdfast.plan import make_plan
+    from holdfast.audit.planning import Workshop, settings_for
     from holdfast.play import one_thread
-    from holdfast.privacy.planning import Workshop, settings_for
+    from holdfast.runs.build import make_plan
+    from holdfast.runs.experiment import from_changes, load
 
     changes = set or []
     experiment = load(file, changes) if file else from_changes(["absence=feddig", "lr=0.05", *changes])

@@ -38,7 +38,7 @@ def watch(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Watch a run in the browser while it goes on; ends when the run does."""
-    from holdfast.errors import HoldfastError
+    from holdfast.core.errors import HoldfastError
     from holdfast.report.watch import Folder, serve, wait_until_finished
 
     console = Console(highlight=False, soft_wrap=True)
@@ -61,10 +61,10 @@ def export(
     mlflow: Annotated[str | None, typer.Option(metavar="URI", help="An MLflow store, as sqlite:///mlflow.db.")] = None,
 ) -> None:
     """Take a run's final model, or its numbers, to other tools."""
-    from holdfast.errors import HoldfastError
-    from holdfast.export import export_onnx, export_safetensors
+    from holdfast.core.errors import HoldfastError
     from holdfast.report.logs import write_mlflow, write_tensorboard
-    from holdfast.report.story import read_story
+    from holdfast.report.run_data import read_story
+    from holdfast.runs.export import export_onnx, export_safetensors
 
     console = Console(highlight=False, soft_wrap=True)
     if not any((safetensors, onnx, tensorboard, mlflow)):

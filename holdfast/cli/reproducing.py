@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.baselines import centralised, lda_accuracy
 from holdfast.cli.comparing import play_one
 from holdfast.cli.running import Live, happenings, print_json
-from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment, from_table, set_key
-from holdfast.files import make_folder, write_file
-from holdfast.plan import make_plan
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import make_folder, write_file
+from holdfast.data.named import EMBEDDED, load_task
+from holdfast.reproduce.baselines import centralised, lda_accuracy
 from holdfast.reproduce.drawing import save_bars, save_round_curves
 from holdfast.reproduce.plans import Column, Reproduction, Row, only, reproduction
 from holdfast.reproduce.results import CENTRALISED, LDA, Cell, as_markdown, cells_of, findings, grid, to_json
-from holdfast.runs import History
-from holdfast.tasks.named import EMBEDDED, load_task
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_table, set_key
+from holdfast.runs.store import History
 
 Place = tuple[str, str]  # row, column
 MOST_COLUMNS = 5  # of a table that fits into 80 columns of text

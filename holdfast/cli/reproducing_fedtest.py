@@ -14,12 +14,12 @@ from rich.console import Console
 from holdfast.cli.comparing import play_one
 from holdfast.cli.reproducing import read_seeds
 from holdfast.cli.running import Live, print_json
-from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment
-from holdfast.files import make_folder, write_file
-from holdfast.plan import make_plan
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import make_folder, write_file
 from holdfast.report.figures import COLOURS
 from holdfast.reproduce.fedtest import METHODS, Curve, experiments_of, findings, reproduce
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment
 
 
 def reproduce_fedtest(

@@ -13,19 +13,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from holdfast.attacks.fitting import refuse_without_effect
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
-from holdfast.core import by_scenario
-from holdfast.experiment import Experiment, load
-from holdfast.failures import LOG
-from holdfast.outcome import rounds_text
+from holdfast.core.failures import LOG
+from holdfast.core.types import by_scenario
+from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
-from holdfast.report.story import class_names
+from holdfast.report.run_data import class_names
 from holdfast.report.words import lost_classes
 from holdfast.round import Record
-from holdfast.runs import History, Run
-from holdfast.tasks.metrics import ACCURACY, Measure
+from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.outcome import rounds_text
+from holdfast.runs.rehearse import refuse_without_effect
+from holdfast.runs.store import History, Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -1,18 +1,21 @@
-"""Public encoders P_R and the guidance producer P_G."""
+"""Public encoders P_R and the guidance producer P_G, made without anybody's data.
+
+Networks that are trained belong in models/.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from holdfast.choices import Choice, choose
+from holdfast.core.config import Choice, choose
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.autoencoder import Autoencoder, RandomConv
 from holdfast.encoders.contract import Encoder, EncoderChoice, measured_bound
 from holdfast.encoders.guidance import guidance_producer
 from holdfast.encoders.mobilenet import MobileNetV2
 from holdfast.encoders.scattering import Scattering
 from holdfast.encoders.shapes import draw_shapes
-from holdfast.errors import HoldfastError
 
 __all__ = ["ENCODERS", "Encoder", "EncoderChoice", "draw_shapes", "guidance_producer", "make_encoder", "never_negative"]
 

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.core import Tensors
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import Tensors
 from holdfast.encoders.contract import Encoder, check_shape, fingerprint_of
 from holdfast.encoders.guidance import guidance_producer, initialise
-from holdfast.errors import HoldfastError
-from holdfast.randomness import rng
 
 VERSION = 1
 SHIPPED = Path(__file__).with_name("autoencoder.safetensors")

@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from holdfast.core import Scalars
-from holdfast.errors import HoldfastError
-from holdfast.tensors import bytes_of
+from holdfast.core.errors import HoldfastError
+from holdfast.core.tensors import bytes_of
+from holdfast.core.types import Scalars
 
 
 @dataclass(frozen=True)

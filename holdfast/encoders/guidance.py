@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 LAYERS = 3
 HIDDEN = (32, 16)

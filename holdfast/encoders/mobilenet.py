@@ -1,6 +1,6 @@
 """MobileNetV2 up to its average pool, for users who have weights of their own (CIFAR-100 in the FedDig paper).
 
-The network is in holdfast/mobilenet.py. The parameters have the names that are customary for it
+The network is in holdfast/models/mobilenet.py. The parameters have the names that are customary for it
 (``features.0.0.weight``), so a published weights file can be used once it is converted to safetensors; entries of the
 classifier are left aside.
 """
@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from holdfast.core import Tensors
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import Tensors
 from holdfast.encoders.contract import Encoder, check_shape, fingerprint_of
 from holdfast.encoders.guidance import initialise
-from holdfast.errors import HoldfastError
-from holdfast.mobilenet import LAST, mobilenet_layers
-from holdfast.randomness import rng
+from holdfast.models.mobilenet import LAST, mobilenet_layers
 
 VERSION = 1
 # Mean and deviation of ImageNet's channels, which published weights expect.

@@ -25,10 +25,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.core import Tensors
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Tensors
 from holdfast.encoders.contract import Encoder, as_floats, check_shape, fingerprint_of
 from holdfast.encoders.shapes import draw_shapes
-from holdfast.errors import HoldfastError
 
 VERSION = 1  # raise it whenever the same options would give other features
 SHIPPED = Path(__file__).with_name("scattering.safetensors")

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from holdfast.errors import HoldfastError
-from holdfast.randomness import rng
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
 
 BLOCK = 500  # drawn together from one generator, so the first pictures do not depend on how many follow
 ELEMENTS = 5

@@ -1,1 +1,4 @@
-"""Engines: the embedded one, and Flower."""
+"""How clients are asked: in this process, or in worker processes on this machine.
+
+Real sites are in flower/.
+"""

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Tensors
 
 ALIGN = 64  # as torch allocates: kernels then give the same bits wherever a tensor lies
 Layout = list[list[Any]]  # [name, dtype, shape, offset] of each tensor: what JSON can say

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from holdfast.core import Absent, Federation, Message, Reply
-from holdfast.errors import brief, plain
-from holdfast.tasks import Metric
+from holdfast.core.errors import brief, plain
+from holdfast.core.types import Absent, Federation, Message, Reply
+from holdfast.data.task import Metric
 
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
 

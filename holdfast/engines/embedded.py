@@ -25,12 +25,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.core import Absent, Message, Reply
+from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import absence, write_down
+from holdfast.core.types import Absent, Message, Reply
 from holdfast.engines.arena import Arena, Packer
 from holdfast.engines.worker import ARENA, STOP, work
-from holdfast.errors import HoldfastError
-from holdfast.experiment import Experiment
-from holdfast.failures import absence, write_down
+from holdfast.runs.experiment import Experiment
 
 log = logging.getLogger("holdfast")
 CRASHES = [-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.client import Client, perform
-from holdfast.core import Absent, Message, Reply
-from holdfast.failures import absence, code_of, full_text, write_down
-from holdfast.files import Unwritable
+from holdfast.core.failures import absence, code_of, full_text, write_down
+from holdfast.core.files import Unwritable
+from holdfast.core.types import Absent, Message, Reply
 
 
 class Inline:

@@ -17,15 +17,15 @@ from threading import Thread
 import torch
 
 from holdfast.client import Client, perform
-from holdfast.core import Message, Reply
+from holdfast.core.failures import code_of, full_text
+from holdfast.core.files import Unwritable
+from holdfast.core.types import Message, Reply
 from holdfast.engines.arena import Arena, Packer
-from holdfast.experiment import from_table
-from holdfast.failures import code_of, full_text
-from holdfast.files import Unwritable
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
-from holdfast.models import has_convolutions
-from holdfast.plan import make_plan
+from holdfast.models.networks import has_convolutions
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import from_table
 
 ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
 

@@ -14,9 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.core import Tensors
-from holdfast.errors import HoldfastError
-from holdfast.tasks import Samples
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Tensors
+from holdfast.data.task import Samples
 
 Precision = Literal["float32", "bfloat16"]
 CPU = torch.device("cpu")

@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from holdfast.data.task import Samples
 from holdfast.learning.device import Precision, autocast, batch_on, device_of, widened
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
 from holdfast.learning.settings import Learning
-from holdfast.tasks import Samples
 
 Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now) -> what to add to its gradient
 

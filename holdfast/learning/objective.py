@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from holdfast.tasks import Loss
+from holdfast.data.task import Loss
 
 Objective = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.core import Tensors, pack, unpack
+from holdfast.core.types import Tensors, pack, unpack
 
 
 @dataclass(frozen=True)

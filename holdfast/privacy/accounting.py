@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.privacy.calibration import MARGIN, gaussian_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED

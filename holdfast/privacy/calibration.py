@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 TAIL = 60.0  # each part's noise leaves its ball with probability e^-60 at most
 MARGIN = 1e-9  # relative margin for the rounding of floating point in these formulas

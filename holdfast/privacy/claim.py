@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import HoldfastError, brief
+from holdfast.core.errors import HoldfastError, brief
 from holdfast.privacy.noise import SEEDED
 
 REPLACE_ONE = "replace one record"

@@ -21,13 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.errors import HoldfastError, brief, nearest
-from holdfast.failures import Refusal
-from holdfast.files import write_file
+from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.failures import Refusal
+from holdfast.core.files import write_file
+from holdfast.core.tables import read_table
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
-from holdfast.tables import read_table
 
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.privacy import claim as claims
 from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio, grid_cost
 from holdfast.privacy.claim import Claim

@@ -33,7 +33,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.privacy.exact import Kind, block_of, exponent, start_of, thresholds, width_of
 
 Whole = NDArray[np.int64]

@@ -1,4 +1,7 @@
-"""What people look at."""
+"""What people look at: one page, figures, a live view.
+
+What is written during a run belongs in runs/.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from pathlib import Path
 
 def save_report(runs: Sequence[Path | str], page: Path | None, figures: Sequence[Path] = ()) -> list[str]:
     """Write the page and the figures of some runs, and give back what happened in words."""
-    from holdfast.errors import HoldfastError
-    from holdfast.files import write_file
+    from holdfast.core.errors import HoldfastError
+    from holdfast.core.files import write_file
     from holdfast.report.figures import KINDS, save_figure
     from holdfast.report.page import page as page_of
     from holdfast.report.payload import payload
-    from holdfast.report.story import find_runs, read_story
+    from holdfast.report.run_data import find_runs, read_story
 
     for path in figures:
         if path.suffix.lower() not in KINDS:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.report.payload import presence
-from holdfast.report.story import Story, same_measure
+from holdfast.report.run_data import Story, same_measure
 from holdfast.report.words import labels, situation
-from holdfast.runs import History
+from holdfast.runs.store import History
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; dashes help where there are more than eight.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

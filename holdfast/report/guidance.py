@@ -13,12 +13,12 @@ import safetensors
 import safetensors.torch
 import torch
 
-from holdfast.core import unpack
-from holdfast.digests import open_digest
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import unpack
+from holdfast.digests.digest import open_digest
+from holdfast.digests.moment_wire import is_moments
 from holdfast.encoders.guidance import GuidanceProducer
-from holdfast.errors import HoldfastError
-from holdfast.models import fill
-from holdfast.privacy.wire import is_moments
+from holdfast.models.networks import fill
 
 MOST = 24
 

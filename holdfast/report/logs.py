@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError
-from holdfast.export import need
-from holdfast.report.story import Story
+from holdfast.core.errors import HoldfastError
+from holdfast.report.run_data import Story
 from holdfast.round import Record
+from holdfast.runs.export import need
 
 
 def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float]]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.core import by_scenario
+from holdfast.core.types import by_scenario
+from holdfast.data.metrics import Measure
 from holdfast.report.privacy import privacy_words
-from holdfast.report.story import Story
+from holdfast.report.run_data import Story
 from holdfast.report.words import headline, labels, situation
 from holdfast.round import Record
-from holdfast.tasks.metrics import Measure
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 STEPS = len(DIGITS) ** 2 - 1

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.core import State, unpack
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import State, unpack
+from holdfast.data.task import Samples
+from holdfast.digests.mixing import Laplace, Strategy, laplace_noise
 from holdfast.encoders import Encoder, make_encoder
-from holdfast.errors import HoldfastError
 from holdfast.learning.device import outputs
-from holdfast.mixing import Laplace, Strategy, laplace_noise
-from holdfast.models import fill
-from holdfast.plan import Plan, make_plan
-from holdfast.randomness import rng
-from holdfast.runs import History
-from holdfast.tasks import Samples
+from holdfast.models.networks import fill
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.store import History
 
 SPDS = (1, 2, 4, 8)
 SWEEP = tuple((1.0 - k / 10, k / 10) for k in range(11))

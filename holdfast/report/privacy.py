@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from holdfast.absence import ABSENCES
 from holdfast.absence.feddig import FedDig
-from holdfast.absence.release import claim_of
-from holdfast.choices import choose
+from holdfast.core.config import choose
+from holdfast.core.errors import HoldfastError
+from holdfast.digests.release import claim_of
 from holdfast.encoders import never_negative
-from holdfast.errors import HoldfastError
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import REPLACE_ONE
-from holdfast.privacy.house import house_of
+from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd
+from holdfast.privacy.gate import house_of
 from holdfast.privacy.ledger import Ledger
-from holdfast.privacy.updates import PROTECTIONS, DpSgd
-from holdfast.report.story import Story
+from holdfast.report.run_data import Story
 
 UPDATES = "Updates of the model left each client that was heard; they carry no formal guarantee."
 EXACTLY = (

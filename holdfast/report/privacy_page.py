@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.privacy.channels import Channel
-from holdfast.privacy.findings import SHOWN, Findings, bound_words, claim_holds, versions
-from holdfast.privacy.subject import Account, Updates
+from holdfast.audit.channels import Channel
+from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
+from holdfast.audit.target import Account, Updates
 
 Row = Sequence[str]
 STYLE = """
@@ -265,7 +265,7 @@ def html_rows(rows: Sequence[Row]) -> str:
 
 def picture_rows(findings: Findings) -> str:
     """The records that the strongest attack sees best, and what it sees."""
-    from holdfast.privacy.reconstruct import psnr
+    from holdfast.audit.reconstruct import psnr
 
     assert findings.originals is not None
     strongest = max(findings.seen, key=lambda one: one.psnr_worst)

@@ -16,11 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError
-from holdfast.files import read_lines
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import read_lines
 from holdfast.report.page import page
 from holdfast.report.payload import payload
-from holdfast.report.story import is_run, read_story
+from holdfast.report.run_data import is_run, read_story
 
 LOOK = 0.3  # seconds between two looks at the folder
 BREATH = 10.0  # seconds after which an idle stream says that it is alive

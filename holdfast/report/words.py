@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from holdfast.choices import Choice
-from holdfast.core import not_there
-from holdfast.experiment import INDIFFERENT, Experiment
-from holdfast.report.story import Story, same_measure
+from holdfast.core.config import Choice
+from holdfast.core.types import not_there
+from holdfast.data.metrics import ACCURACY, Measure
+from holdfast.report.run_data import Story, same_measure
 from holdfast.round import Record
-from holdfast.tasks.metrics import ACCURACY, Measure
+from holdfast.runs.experiment import INDIFFERENT, Experiment
 
 NAMES = {
     "fedavg": "FedAvg",

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.errors import HoldfastError, nearest
-from holdfast.experiment import Experiment, from_table, set_key
-from holdfast.runs import History
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.runs.experiment import Experiment, from_table, set_key
+from holdfast.runs.store import History
 
 METHODS = {"FedTest": "fedtest", "FedAvg": "samples", "accuracy-based": "servertest"}
 FIGURES = {"fedtest-fig4": ("cifar10", 3), "fedtest-fig5": ("mnist", 4)}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from holdfast.absence import FedDig
-from holdfast.errors import HoldfastError, nearest
-from holdfast.presets import FEDDIG_PAPER, FEDDIG_RECOMMENDED
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.reproduce import paper
 from holdfast.reproduce.fedtest import FIGURES
+from holdfast.runs.presets import FEDDIG_PAPER, FEDDIG_RECOMMENDED
 
 Scale = Literal["small", "paper"]
 Keys = Mapping[str, Any]

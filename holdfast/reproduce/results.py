@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core import Tensors
-from holdfast.digests import open_digest
+from holdfast.core.types import Tensors
+from holdfast.digests.digest import open_digest
 from holdfast.reproduce.paper import BYTES, DIGESTS, SECONDS, SIZE
 from holdfast.reproduce.plans import BASELINES, Reproduction
-from holdfast.runs import History
+from holdfast.runs.store import History
 
 CENTRALISED, LDA = "centralised", "LDA from the digests alone"
 

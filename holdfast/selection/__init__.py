@@ -13,9 +13,9 @@ from operator import index
 
 import torch
 
-from holdfast.core import State
-from holdfast.errors import HoldfastError
-from holdfast.randomness import rng
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import State
 
 Selection = Callable[[Sequence[int], State, torch.Generator], Collection[int]]
 

@@ -1,13 +1,16 @@
-"""How much weight each update deserves."""
+"""How much weight each update deserves.
+
+What is checked before any rule sees an update is core/validate.py.
+"""
 
 from __future__ import annotations
 
-from holdfast.trust.clipping import CentredClipping
+from holdfast.trust.base import BySamples, Hearing, Judgement, Trust, Uniform
 from holdfast.trust.fedtest import FedTest
 from holdfast.trust.jury import Jury
-from holdfast.trust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, Nnm, NormClip, Trimmed
-from holdfast.trust.server import FLTrust, ServerTest
-from holdfast.trust.weights import BySamples, Hearing, Judgement, Trust, Uniform
+from holdfast.trust.robust.clipping import CentredClipping
+from holdfast.trust.robust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, Nnm, NormClip, Trimmed
+from holdfast.trust.server_test import FLTrust, ServerTest
 
 TRUSTS: dict[str, type[Trust]] = {
     "samples": BySamples,

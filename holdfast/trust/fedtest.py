@@ -23,12 +23,12 @@ from typing import ClassVar
 import torch
 
 from holdfast.context import Context
-from holdfast.core import Federation, State, Tensors, Update, size
-from holdfast.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
-from holdfast.errors import HoldfastError
-from holdfast.trust.asking import Manner, Reports, ask_testers, choose_testers
-from holdfast.trust.tester import test_tensors
-from holdfast.trust.weights import Hearing, Judgement, Testing, Trust, judgement
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Federation, State, Tensors, Update, size
+from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
+from holdfast.trust.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
+from holdfast.trust.measures import test_tensors
+from holdfast.trust.testers import Manner, Reports, ask_testers, choose_testers
 
 TESTERS = 5  # the paper's K
 LEAST_POWER, MOST_POWER = 1.0, 16.0

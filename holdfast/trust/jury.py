@@ -36,17 +36,17 @@ import torch
 from torch import Tensor
 
 from holdfast.context import Context
-from holdfast.core import State, Tensors, Update
-from holdfast.errors import HoldfastError
-from holdfast.tasks import Samples
-from holdfast.tensors import unflat
-from holdfast.trust.asking import Reports, ask_testers, choose_testers
-from holdfast.trust.evidence import Flags, Values, near_duplicates
-from holdfast.trust.merging import average_buffers, shortened, stacked
-from holdfast.trust.rows import norms_of
-from holdfast.trust.standing import Told, blame, doubtful, first_memory, remember, standing, why
-from holdfast.trust.tester import help_of, help_tensors
-from holdfast.trust.weights import Hearing, Judgement, Testing, Trust, judgement
+from holdfast.core.errors import HoldfastError
+from holdfast.core.rows import norms_of
+from holdfast.core.tensors import unflat
+from holdfast.core.types import State, Tensors, Update
+from holdfast.data.task import Samples
+from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
+from holdfast.trust.consensus import Flags, Values, near_duplicates
+from holdfast.trust.measures import help_of, help_tensors
+from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
+from holdfast.trust.robust.merging import average_buffers, shortened, stacked
+from holdfast.trust.testers import Reports, ask_testers, choose_testers
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length

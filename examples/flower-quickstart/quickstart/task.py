@@ -7,9 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from holdfast.choices import Choice
+from holdfast.core.config import Choice
+from holdfast.data.named import load_task
 from holdfast.encoders import Encoder, make_encoder
-from holdfast.tasks.named import load_task
 
 CLASSES, SITES = 10, 3
 

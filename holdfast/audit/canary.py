@@ -1,0 +1,196 @@
+"""The strongest attack on a release by mode: two canaries, the best test, and an audit of the real release.
+
+The adversary knows every record but one, and that this one is a or b. The worst pair is the one that changes a release
+most: for moments two unit vectors at right angles, of two classes (moments.py), for mixed features z and -z.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from holdfast.audit import statistics as auditing
+from holdfast.audit.statistics import (
+    Audit,
+    Membership,
+    gaussian_auc,
+    moment_change,
+    proportion_above,
+    rates,
+    scores,
+    stage_spreads,
+    stage_values,
+    stages_of,
+)
+from holdfast.context import About
+from holdfast.digests.digest import open_digest
+from holdfast.digests.moments import stages
+from holdfast.digests.release import ReleaseOptions, make_release, strict_mix
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.exact import Kind
+from holdfast.privacy.moment_noise import Centres, scales_for
+from holdfast.privacy.noise import Source
+
+Array = NDArray[np.float64]
+Record = tuple[Array, int]  # features, label
+MOST_DRAWS = 20_000_000  # of noise, for one pair of records: a few seconds
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How well the best test tells two records apart, with 99 % confidence limits, and what the claim predicts."""
+
+    who: str
+    auc: float
+    auc_limits: tuple[float, float]
+    tpr_1: float
+    tpr_1_limits: tuple[float, float]
+    tpr_01: float
+    tpr_01_limits: tuple[float, float]
+    predicted: float | None  # AUC
+
+    @property
+    def better_than_predicted(self) -> bool:
+        return self.predicted is not None and self.auc_limits[0] > self.predicted
+
+
+def worst_pair(mode: str, k: int, classes: int = 2) -> tuple[Record, Record]:
+    """The two records that are easiest to tell apart.
+
+    >>> (a, _), (b, _) = worst_pair("moments", 3)
+    >>> float(a @ b)
+    0.0
+    """
+    one = np.zeros(k)
+    one[0] = 1.0
+    if mode != "moments" or k == 1 or classes == 1:
+        return (one, 0), (-one, 0)
+    return (one, 0), (np.roll(one, 1), 1)
+
+
+def tell_apart(
+    options: ReleaseOptions,
+    claim: Claim,
+    pair: tuple[Record, Record],
+    classes: int,
+    trials: int,
+    source: Source,
+    who: str,
+    centres: Centres | None = None,
+) -> Finding:
+    """The best test on many releases that differ in one record; each has fresh noise.
+
+    centres: what a moment digest's second stage measures from; none: those of a client with too few records.
+    """
+    (a, label_a), (b, label_b) = pair
+    predicted: float | None = None
+    if claim.mode == "paper":
+        found = _paper(options, a, b, trials, source)
+    elif claim.mode == "moments":
+        scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
+        change, spread = moment_change((a, label_a), (b, label_b), classes, scales, centres)
+        predicted = gaussian_auc(float(np.sqrt(((change / spread) ** 2).sum())))
+        trials = min(trials, max(100, MOST_DRAWS // int(2 * (change != 0).sum())))
+        found = auditing.membership("gaussian", change, spread, trials, source)
+    else:
+        kind: Kind = "laplace" if claim.noise.endswith("laplace") else "gaussian"
+        step = claim.clip / (claim.sensitivity / 2)  # the sensitivity is two bounds, in grid steps
+        change = np.rint((b - a) / step)
+        spread = np.full(len(a), claim.scale)
+        if kind == "gaussian":
+            predicted = gaussian_auc(float(np.sqrt(((change / spread) ** 2).sum())))
+        found = auditing.membership(kind, change, spread, trials, source)
+    return with_limits(found, trials, predicted, who)
+
+
+def _paper(options: ReleaseOptions, a: Array, b: Array, trials: int, source: Source) -> Membership:
+    """Floating-point Laplace noise of scale tau / (S epsilon), tau being the largest feature; or none at all."""
+    change = (b - a) / options.spd
+    if options.epsilon is None:
+        return Membership(1.0, 1.0, 1.0)
+    scale = max(float(np.abs(a).max()), float(np.abs(b).max())) / (options.size * options.epsilon)
+    noise = np.random.default_rng(source.words(4)).laplace(0.0, scale, (2 * trials, len(a)))
+    spread = np.full(len(a), scale)
+    without, within = (scores("laplace", change, spread, part) for part in (noise[:trials], noise[trials:] + change))
+    return rates(without, within)
+
+
+def with_limits(found: Membership, trials: int, predicted: float | None, who: str) -> Finding:
+    """Confidence limits: Clopper and Pearson's for rates; for the AUC its largest possible variance, A (1 - A) / n."""
+    reach = 2.576 * math.sqrt(max(found.auc * (1 - found.auc), 1.0 / trials) / trials)
+    auc_limits = (max(0.0, found.auc - reach), min(1.0, found.auc + reach))
+    limits = [_proportion(rate, trials) for rate in (found.tpr_at_1_percent, found.tpr_at_01_percent)]
+    return Finding(
+        who, found.auc, auc_limits, found.tpr_at_1_percent, limits[0], found.tpr_at_01_percent, limits[1], predicted
+    )
+
+
+def _proportion(rate: float, trials: int) -> tuple[float, float]:
+    hits = round(rate * trials)
+    return 1 - proportion_above(trials - hits, trials, 0.005), proportion_above(hits, trials, 0.005)
+
+
+def audit_release(
+    options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
+) -> Audit:
+    """The real release, run with each canary; what it shows of epsilon is held to the claim."""
+    if claim.mode == "moments":  # classes that neither canary is in hold noise alone
+        classes = max(label for _, label in pair) + 1
+    score = Scorer(options, claim, pair, classes, source)
+    return auditing.audit(claim, score, trials)
+
+
+class Scorer:
+    """One release of one canary, and the best test's score of it."""
+
+    def __init__(
+        self, options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, source: Source
+    ) -> None:
+        self._options, self._claim, self._pair, self._source = options, claim, pair, source
+        (a, self._label_a), (b, self._label_b) = pair
+        self._about = About("audit", classes, "audit", (len(a),))
+        self._generator = torch.Generator().manual_seed(0)
+        if claim.mode == "moments":
+            self._scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
+            self._spreads = stage_spreads(classes, len(a), self._scales)
+        elif claim.mode != "paper":
+            self._weight = (b - a) / claim.scale
+
+    def __call__(self, inside: bool) -> float:
+        z, label = self._pair[1 if inside else 0]
+        if self._claim.mode == "paper":
+            return self._paper(z, label)
+        if self._claim.mode == "moments":
+            return self._moments(z, label)
+        made = strict_mix(self._options, z[None], np.array([label]), self._about.classes, self._generator, self._source)
+        told = float(made.sums[0] @ self._weight)
+        if self._claim.mode == "dp-full" and self._label_a != self._label_b:
+            odds = math.log(made.keep / ((1 - made.keep) / (self._about.classes - 1)))
+            told += odds * float(made.counts[0, self._label_b] - made.counts[0, self._label_a])
+        return told
+
+    def _moments(self, z: Array, label: int) -> float:
+        """Both stages as they are made; the second's two possible values follow from what the first let out."""
+        classes = self._about.classes
+        first, centres, second, _ = stages(z[None], np.array([label]), classes, self._scales, self._source)
+        without, within = (stages_of(record, classes, centres) for record in self._pair)
+        told = 0.0
+        seen = stage_values(first), stage_values(second)
+        for out, before, after, spread in zip(seen, without, within, self._spreads, strict=True):
+            told += float(scores("gaussian", after - before, spread, (out - before)[None])[0])
+        return told
+
+    def _paper(self, z: Array, label: int) -> float:
+        """The canary among SpD - 1 empty records that the adversary knows."""
+        spd = self._options.spd
+        records = torch.zeros(spd, len(z))
+        records[0] = torch.from_numpy(z).float()
+        labels = torch.tensor([label] + [0] * (spd - 1))
+        sealed, _ = make_release(self._options, self._about, records, labels, self._generator, self._source)
+        mixed: Any = open_digest(sealed).features[0].double().numpy() * spd
+        return float(mixed @ (self._pair[1][0] - self._pair[0][0]))

@@ -1,0 +1,209 @@
+"""What a privacy report is about: a digest's file, a run, or an experiment that has not been run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from holdfast.absence import FedDig
+from holdfast.core.errors import HoldfastError
+from holdfast.core.tensors import bytes_of
+from holdfast.core.types import Tensors
+from holdfast.digests.digest import Digest, load_digest, open_digest
+from holdfast.digests.moment_wire import is_moments, open_moments, read_manifest
+from holdfast.digests.release import claim_of, paper_claim
+from holdfast.encoders import never_negative
+from holdfast.privacy.accounting import compose
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.gate import House, beside, house_of
+from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.noise import system
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.store import Run
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one client has released so far, and what its policy leaves."""
+
+    client: int | None  # None: the house that keeps a digest's file
+    releases: int
+    spent: float
+    allowed: float  # infinite without a policy
+    updates: float  # the part that updates alone would cost
+    note: str = ""  # what is wrong with its ledger or policy
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has released something, or might have."""
+        return bool(self.releases or self.note)
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.allowed - self.spent) if math.isfinite(self.spent) else 0.0
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What protects a client's updates: the claim of one round, and for how many rounds it was made."""
+
+    claim: Claim
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A release by its options; the claim follows from them, what a file claims of itself is not believed."""
+
+    name: str
+    kind: str  # "digest", "run" or "experiment"
+    options: FedDig | None  # of digests; None: none leave
+    claim: Claim  # of a digest; where none leaves, of a round's update
+    feature_shape: tuple[int, ...]
+    classes: int
+    plan: Plan | None = None  # of a run or experiment whose data are on this machine
+    accounts: tuple[Account, ...] = ()
+    digest: Digest | None = None  # of a file that holds a mixed digest
+    size: int | None = None
+    task: str = ""
+    encoder: str = ""  # fingerprint
+    updates: Updates | None = None  # None: they leave as they are
+    releases: int = 1  # digests planned for each client
+
+    @property
+    def unread(self) -> list[Account]:
+        """Those of which it is not known what they have released."""
+        return [account for account in self.accounts if account.note]
+
+    @property
+    def planned(self) -> list[Claim]:
+        """All that one client is to release."""
+        digests = [] if self.options is None else [self.claim] * self.releases
+        return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
+
+
+def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subject:
+    """What a path names; updates are told of as this client would send them, a file with its house's policy."""
+    if path.is_dir():
+        run = Run.open(path)
+        plan = make_plan(run.experiment)
+        subject = _of_experiment(str(path), "run", run.experiment, plan, client)
+        accounts = tuple(
+            _account(client, path / "clients" / f"{client:04d}", subject) for client in range(run.experiment.clients)
+        )
+        return replace(subject, accounts=accounts)
+    if not path.is_file():
+        raise HoldfastError(f"{path} does not exist; name a digest's file, a run's folder or an experiment.")
+    if path.suffix in (".toml", ".json"):
+        experiment = load(path)
+        return _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
+    subject = subject_of_file(path)
+    house = beside(policy or house_of(path.parent).policy)
+    return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
+
+
+def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, client: int) -> Subject:
+    if not 0 <= client < len(plan.parts):
+        raise HoldfastError(f"--client: there are clients 0 to {len(plan.parts) - 1}, not {client}.")
+    options, about, updates = plan.method.absence, plan.method.bench.about, None
+    if plan.guard is not None:
+        claim = plan.guard.claim(len(plan.parts[client][0]), plan.method.learning, system())
+        updates = Updates(claim, experiment.rounds)
+    if isinstance(options, FedDig):
+        signed = not never_negative(experiment.encoder)
+        claim = claim_of(options, about.feature_shape, about.classes, signed)
+        releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
+        shape = about.feature_shape
+        return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
+    if updates is None:
+        raise HoldfastError(
+            f"{name}: no digests leave the clients (absence = {experiment.absence.name!r}), only updates of the model, "
+            "which promise nothing; protect = 'dp-sgd' would."
+        )
+    return Subject(name, kind, None, updates.claim, (), about.classes, plan, updates=updates)
+
+
+def _account(client: int, folder: Path, subject: Subject) -> Account:
+    assert subject.plan is not None
+    options = subject.plan.guard.options if subject.plan.guard else subject.options
+    return _read(client, house_of(folder, options.policy if options else None), subject.claim.delta)
+
+
+def _read(client: int | None, house: House, delta: float) -> Account:
+    try:
+        policy = house.read_policy(delta)
+        ledger = house.read_ledger()
+        updates = compose([entry.claim for entry in ledger.entries if entry.claim.mode == DP_SGD], policy.delta)
+        return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon, updates)
+    except HoldfastError as error:
+        return Account(client, 0, math.inf, 0.0, math.inf, str(error))
+
+
+def subject_of_file(path: Path) -> Subject:
+    """A digest's file: what it is follows from its settings."""
+    where = f"digest file {path}"
+    if not path.is_file():
+        raise HoldfastError(f"{where}: there is no such file; name one that `holdfast digest make` wrote.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            saved_by_command = "digest" in (file.metadata() or {})
+        tensors: Tensors = {} if saved_by_command else safetensors.torch.load_file(path)
+    except (SafetensorError, OSError, ValueError):
+        raise HoldfastError(f"{where}: it is damaged or no digest at all; fetch or make it again.") from None
+    size = path.stat().st_size
+    if is_moments(tensors):
+        made = open_moments(tensors, where=where)
+        options = FedDig(mode="moments", epsilon=made.claim.epsilon_nominal, delta=made.claim.delta)
+        classes, k = made.means.shape
+        said = read_manifest(tensors["manifest"], where)
+        facts: dict[str, Any] = {"size": size, "task": said["task"], "encoder": said["encoder"]}
+        return Subject(str(path), "digest", options, claim_of(options, (k,), classes), (k,), classes, **facts)
+    if saved_by_command:
+        digest = load_digest(path)
+    else:
+        digest = open_digest({n: t for n, t in tensors.items() if n != "claim"}, where=where)
+    options = options_of(digest, tensors.get("claim"), where)
+    claim = claim_of_digest(digest, options)
+    facts = {"size": size, "task": digest.task, "encoder": digest.encoder}
+    return Subject(str(path), "digest", options, claim, digest.feature_shape, digest.classes, digest=digest, **facts)
+
+
+def claim_of_digest(digest: Digest, options: FedDig) -> Claim:
+    """What a mixed digest promises: some of its rows may be made of fewer records than SpD."""
+    if options.mode == "paper":
+        return paper_claim(options, digest.feature_shape, digest.signed, digest.fewest)
+    claim = claim_of(options, digest.feature_shape, digest.classes)
+    return replace(claim, spd=min(claim.spd, digest.fewest))
+
+
+def options_of(digest: Digest, claim: Tensor | None, where: str) -> FedDig:
+    """The options with which a mixed digest was made."""
+    common: dict[str, Any] = {"spd": digest.spd, "strategy": digest.strategy}
+    try:
+        if claim is None:
+            nominal = re.match(r"laplace:epsilon=([\d.e+-]+),samples=(\d{1,15})", digest.noise)
+            if nominal:
+                common |= {"epsilon": float(nominal[1]), "size": int(nominal[2])}
+            return FedDig(**common, weights=digest.weights)
+        said = Claim.from_json(json.loads(bytes_of(claim)))
+        share = said.epsilon_labels / said.epsilon_nominal if said.mode == "dp-full" else 0.5
+        clip = said.clip if said.delta else said.clip / math.sqrt(math.prod(digest.feature_shape))
+        return FedDig(
+            **common,
+            mode=said.mode,  # type: ignore[arg-type]  # another mode is refused below
+            epsilon=said.epsilon_nominal,
+            delta=said.delta,
+            clip=clip,
+            label_share=share,
+        )
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+        raise HoldfastError(f"{where}: it has no proper claim; ask the client to make it again.") from None

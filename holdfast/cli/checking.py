@@ -1,0 +1,189 @@
+"""`holdfast check`, `partition`, `tasks` and `methods`: look before you run."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.absence import ABSENCES
+from holdfast.algorithms import ALGORITHMS
+from holdfast.attacks import ATTACKS
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.tables import toml
+from holdfast.data.named import known_tasks
+from holdfast.data.partitions import PARTITIONS, class_counts
+from holdfast.data.sources.picture import partition_figure, partition_table
+from holdfast.encoders import ENCODERS
+from holdfast.learning.optimizers import OPTIMIZERS
+from holdfast.learning.schedules import SCHEDULES
+from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
+from holdfast.models.networks import MODELS
+from holdfast.privacy.dp_sgd import PROTECTIONS
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.experiment import from_changes, load
+from holdfast.runs.presets import PRESETS
+from holdfast.runs.rehearse import refuse_without_effect
+from holdfast.scenarios import SCENARIOS
+from holdfast.selection import SELECTIONS, select
+from holdfast.trust import TRUSTS
+
+
+def check_file(file: Path, changes: list[str]) -> None:
+    """Say what an experiment would do."""
+    plan = make_plan(load(file, changes))
+    refuse_without_effect(plan.experiment)
+    experiment, state = plan.experiment, plan.start()
+    weights = sum(tensor.numel() for tensor in state.model.values())
+    console = Console(highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("task", f"{plan.task.name}: {len(plan.task.train):,} + {len(plan.task.test):,} samples, "
+                  f"{plan.task.kind.words(plan.task.classes)}, {'x'.join(map(str, plan.task.shape))}")  # fmt: skip
+    facts.add_row("model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round")
+    facts.add_row("method", f"{experiment.method}, weights by {plan.method.trust.__class__.__name__}")
+    sizes = plan.stage.sizes
+    facts.add_row("clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples")
+    if plan.hostile:
+        facts.add_row("hostile", f"clients {', '.join(map(str, plan.hostile))}: {experiment.attack}")
+    facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
+                  f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
+    if experiment.selection.name != "all":
+        facts.add_row("selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round")
+    console.print(facts)
+    marks = "█ there, · away, ░ not asked" if foreseen(plan) else "█ there, · away"
+    console.print(f"\nWho is there, round 1 to {experiment.rounds} ({marks}), scenario {experiment.scenario}:")
+    for client, line in enumerate(timeline(plan)):
+        console.print(f"  client {client:>3} {line} {sizes[client]:>6} samples")
+        if client == 19 and len(sizes) > 20:
+            console.print(f"  ... and {len(sizes) - 20} more")
+            break
+    console.print("[green]This experiment can be run.[/]")
+
+
+def timeline(plan: Plan, width: int = 60) -> list[str]:
+    """For each client a line of blocks over the rounds."""
+    rounds = range(0, plan.experiment.rounds, max(1, -(-plan.experiment.rounds // width)))
+    clients, method, start = plan.stage.clients, plan.method, plan.first_state()
+    columns = []
+    for round in rounds:
+        away = set(plan.scenario(round, plan.stage))
+        asked: Collection[int] = clients
+        if foreseen(plan):
+            asked = select(method.selection, clients, dataclasses.replace(start, round=round), method.seed)
+        columns.append(["░" if c not in asked else "·" if c in away else "█" for c in clients])
+    return ["".join(column[client] for column in columns) for client in clients]
+
+
+def foreseen(plan: Plan) -> bool:
+    """Whether it is known before the run who is asked when: a user's own selection may go by what happens."""
+    return plan.experiment.selection.name != "all" and plan.experiment.selection.name in SELECTIONS
+
+
+def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:
+    experiment = load(file, changes) if file else from_changes(changes)
+    plan = make_plan(experiment)
+    parts = [part for part, _, _ in plan.parts]
+    names = plan.task.class_names or ("samples",)
+    if plan.task.kind.has_classes:
+        counts = class_counts(parts, plan.task.train.labels, plan.task.classes)
+    else:
+        counts = torch.tensor([[len(part)] for part in parts])
+    console = Console(highlight=False)
+    console.print(f"{plan.task.name}, {experiment.partition}, seed {experiment.seed}: training samples of each client")
+    console.print(partition_table(counts, names))
+    if out is not None:
+        partition_figure(counts, names, out)
+        console.print(f"Saved {out}")
+
+
+def list_tasks() -> None:
+    view = Table(box=None, padding=(0, 2, 0, 0))
+    view.add_column("task")
+    view.add_column("what")
+    for name, description in known_tasks():
+        view.add_row(f"[bold]{name}[/]", description)
+    view.add_row("[bold]FILE.npz[/]", "your own arrays: x_train, y_train, x_test, y_test")
+    view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
+    Console(highlight=False).print(view)
+
+
+KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
+    "algorithm": ("how clients learn", ALGORITHMS),
+    "absence": ("who stands in", ABSENCES),
+    "trust": ("whom to believe", TRUSTS),
+    "protect": ("what hides a record in the updates", PROTECTIONS),
+    "optimizer": ("what steps clients take", OPTIMIZERS),
+    "schedule": ("how the learning rate goes on", SCHEDULES),
+    "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
+    "selection": ("who is asked to train in a round", SELECTIONS),
+    "scenario": ("who is away", SCENARIOS),
+    "attack": ("what hostile clients do", ATTACKS),
+    "partition": ("how data are dealt out", PARTITIONS),
+    "model": ("what is trained", MODELS),
+    "encoder": ("public features, for models that read them", ENCODERS),
+}
+
+
+def list_methods(kind: str | None) -> None:
+    """Every kind of choice, or one: each name with its first sentence and its options."""
+    if kind is not None and kind not in KINDS:
+        raise HoldfastError(f"There is no kind of choice {kind!r}; {nearest(kind, KINDS)}")
+    console = Console(highlight=False)
+    if kind is None:
+        console.print(
+            "A method is [bold]algorithm\\[+absence]\\[+trust]\\[+protect][/], as in feddig or scaffold+feddig.\n"
+        )
+        show(
+            console,
+            "presets: several keys under one name",
+            {name: escape(toml(keys)) for name, keys in PRESETS.items()},
+        )
+    for name, (title, choices) in KINDS.items() if kind is None else [(kind, KINDS[kind])]:
+        show(console, f"{name}: {title}", {name: about(choice) for name, choice in choices.items()})
+
+
+def show(console: Console, title: str, rows: Mapping[str, str]) -> None:
+    view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
+    view.show_header = False
+    for name, text in rows.items():
+        view.add_row(f"[cyan]{name}[/]", text)
+    console.print(view)
+    console.print()
+
+
+def about(choice: type) -> str:
+    """A choice's first sentence, and below it its options with their usual values."""
+    options = options_of(choice)
+    return first_sentence(choice) + (f"\n[dim]{options}[/]" if options else "")
+
+
+def first_sentence(kind: type) -> str:
+    return escape((kind.__doc__ or "").strip().split("\n")[0])
+
+
+def options_of(kind: type) -> str:
+    """The options with their usual values, those that are given by name only last; of a few words, all of them.
+
+    >>> from holdfast.trust.fedtest import FedTest
+    >>> "choice=random (or rotating, trusted)" in options_of(FedTest)
+    True
+    """
+    if not dataclasses.is_dataclass(kind):
+        return ""
+    hints = typing.get_type_hints(kind)
+    found = sorted((f for f in dataclasses.fields(kind) if f.init), key=lambda f: f.kw_only is True)
+    return escape(", ".join(option_text(f, hints[f.name]) for f in found))
+
+
+def option_text(option: dataclasses.Field[object], hint: object) -> str:
+    words = [str(word) for word in typing.get_args(hint)] if typing.get_origin(hint) is typing.Literal else []
+    if option.default is dataclasses.MISSING:
+        return option.name + (f" ({', '.join(words)})" if words else "")
+    others = [word for word in words if word != str(option.default)]
+    return f"{option.name}={option.default}" + (f" (or {', '.join(others)})" if others else "")

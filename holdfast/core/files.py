@@ -1,0 +1,202 @@
+"""Files that survive anything: written to a temporary name, fsynced, renamed, and checked by SHA-256 when read."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import safetensors
+import safetensors.torch
+
+from holdfast.core.errors import HoldfastError, brief
+from holdfast.core.types import Tensors
+
+MANIFEST = "manifest.jsonl"
+ROOM, GROWTH = 1 << 26, 100  # bytes that anything may unpack to, and how many times its size if that is more
+
+
+class Damaged(HoldfastError):
+    """A file whose content is not what was written."""
+
+
+class Unwritable(HoldfastError):
+    """The disk is full or refuses: whoever keeps a run must stop, or what it goes on with cannot be resumed."""
+
+    code = "disk"
+
+
+class Store:
+    """A folder whose files are all named in a manifest with their SHA-256.
+
+    The manifest's line is written before the file takes its name, so a file is either whole and listed, or not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        make_folder(folder)
+
+    def path_of(self, name: str) -> Path:
+        """Where a file of this name lies: inside the folder, or it is refused."""
+        path = self.folder / name
+        if not path.parent.resolve().is_relative_to(self.folder.resolve()) or path.name in ("", ".", ".."):
+            raise HoldfastError(f"{self.folder}: {brief(name)} names a file outside this folder, which is left alone.")
+        return path
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self.path_of(name)
+        make_folder(path.parent)
+        line = {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        append_line(self.folder / MANIFEST, line)
+        write_file(path, data)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file, or Damaged if it is not what was written under this name."""
+        data = self.path_of(name).read_bytes()
+        if hashlib.sha256(data).hexdigest() not in self._hashes(name):
+            raise Damaged(f"{self.folder / name} is damaged: its SHA-256 is not in {MANIFEST}.")
+        return data
+
+    def set_aside(self, name: str) -> Path:
+        """Rename a damaged file so that it is never used again, and say where it is."""
+        path = self.path_of(name)
+        aside = path.with_name(path.name + ".damaged")
+        os.replace(path, aside)
+        return aside
+
+    def _hashes(self, name: str) -> set[str]:
+        return {str(line["sha256"]) for line in read_lines(self.folder / MANIFEST) if line.get("file") == name}
+
+
+def grows_too_much(packed: int, unpacked: int) -> bool:
+    """Whether so many bytes are more than honest content of this size unpacks to; asked before anything is allocated.
+
+    >>> grows_too_much(1000, 50_000_000), grows_too_much(160_000, 3_900_000_000)
+    (False, True)
+    """
+    return unpacked > ROOM + GROWTH * packed
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a file at once: readers see the old content or the new, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise _unwritable(path, error) from error
+
+
+def append_line(path: Path, line: object) -> None:
+    """Add one JSON line and see it to the disk."""
+    data = (json.dumps(line, allow_nan=False) + "\n").encode()
+    try:
+        with open(path, "a+b", buffering=0) as file:
+            if _is_torn(file):
+                data = b"\n" + data  # else this line would be glued to what a kill left of the last one, and lost
+            if file.write(data) != len(data):  # what was written of it stays as a torn line: it does not count
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _is_torn(file: IO[bytes]) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    """The JSON lines of a file; one that is torn (the writer was killed) or damaged does not count."""
+    if not path.exists():
+        return []
+    lines: list[dict[str, object]] = []
+    for raw in path.read_bytes().split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            line = json.loads(raw)
+            if isinstance(line, dict):
+                lines.append(line)
+    return lines
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and see their names to the disk."""
+    if path.is_dir():
+        return
+    try:
+        if not path.parent.exists():
+            make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed left under temporary names; only for who holds the folder alone."""
+    for path in folder.rglob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def save_tensors(tensors: Tensors, about: Mapping[str, str]) -> bytes:
+    """A safetensors file with metadata, the same bytes each time: the library itself writes metadata in any order.
+
+    >>> import torch
+    >>> read_metadata(save_tensors({"w": torch.ones(2)}, {"task": "mine", "round": "3"}))
+    {'round': '3', 'task': 'mine'}
+    """
+    data = safetensors.torch.save(tensors, dict(about))
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(data[8 : 8 + length])
+    head["__metadata__"] = dict(sorted(about.items()))
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def read_metadata(data: bytes) -> dict[str, str]:
+    """The metadata in the head of a safetensors file: texts under names, or Damaged."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        if all(isinstance(text, str) for text in metadata.values()):
+            return dict(metadata)
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise Damaged("Its head is no head of a safetensors file.")
+
+
+def load_tensors(data: bytes, where: object = "It") -> Tensors:
+    """The tensors in a safetensors file's content, or Damaged."""
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, MemoryError):
+        raise Damaged(f"{where} is not a whole safetensors file.") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(path: Path, error: OSError) -> Unwritable:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unwritable(f"The disk is full: cannot write {path}. What was saved before is intact.")
+    return Unwritable(f"Cannot write {path}: {error.strerror}. What was saved before is intact.")

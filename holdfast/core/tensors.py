@@ -1,0 +1,36 @@
+"""Small arithmetic on named tensors: as one vector, as bytes, their length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.core.types import Tensors
+
+
+def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
+    """The named tensors as one vector."""
+    return torch.cat([tensors[name].flatten() for name in names])
+
+
+def unflat(vector: Tensor, like: Tensors) -> Tensors:
+    """A vector cut into tensors of these names and shapes.
+
+    >>> unflat(torch.tensor([1.0, 2.0, 3.0]), {"w": torch.zeros(1, 2), "b": torch.zeros(1)})
+    {'w': tensor([[1., 2.]]), 'b': tensor([3.])}
+    """
+    parts = vector.split([tensor.numel() for tensor in like.values()])
+    return {name: part.view(like[name].shape) for name, part in zip(like, parts, strict=True)}
+
+
+def norm_of(tensors: Tensors) -> float:
+    """The Euclidean norm of all the tensors as one vector."""
+    return math.sqrt(sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in tensors.values()))
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The tensor's values as bytes, whatever its kind."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

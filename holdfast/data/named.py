@@ -1,0 +1,216 @@
+"""Tasks by name: an embedded one, known data sets from a folder, a user's own npz file or object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.core.config import import_path
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.data import class_names
+from holdfast.data.sources import hub
+from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
+from holdfast.data.sources.idx import read_idx
+from holdfast.data.task import Kind, Metric, Samples, Task
+
+EMBEDDED = "fashion-mini"
+EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A known data set, and how its official idx files are called (train images, train labels, test images, ...)."""
+
+    description: str
+    class_names: tuple[str, ...]
+    idx_files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # other subfolders where tools are known to put them
+    transposed: bool = False
+    first_labels: tuple[int, ...] = ()  # of the training file: MNIST and Fashion-MNIST call their files the same
+    shape: tuple[int, ...] = (1, 28, 28)  # of a sample
+
+
+def _idx_files(train: str, test: str) -> tuple[str, ...]:
+    return tuple(f"{part}-{kind}-ubyte" for part in (train, test) for kind in ("images-idx3", "labels-idx1"))
+
+
+MNIST_FILES = _idx_files("train", "t10k")
+BY_CLASS_FILES = _idx_files("emnist-byclass-train", "emnist-byclass-test")
+BALANCED_FILES = _idx_files("emnist-balanced-train", "emnist-balanced-test")
+
+DATA_SETS = {
+    EMBEDDED: DataSet("5,000 + 1,000 grey images of clothes, 10 classes; comes with Holdfast", class_names.FASHION),
+    "fashion-mnist": DataSet(
+        "60,000 + 10,000 grey images of clothes, 10 classes",
+        class_names.FASHION,
+        MNIST_FILES,
+        ("FashionMNIST/raw",),
+        first_labels=(9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+    ),
+    "mnist": DataSet(
+        "60,000 + 10,000 grey images of handwritten digits, 10 classes",
+        class_names.DIGITS,
+        MNIST_FILES,
+        ("MNIST/raw",),
+        first_labels=(5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+    ),
+    "emnist": DataSet(
+        "697,932 + 116,323 grey images of handwritten digits and letters, 62 classes (ByClass)",
+        class_names.EMNIST_BY_CLASS,
+        BY_CLASS_FILES,
+        ("EMNIST/raw", "gzip"),
+        transposed=True,
+    ),
+    "emnist-balanced": DataSet(
+        "112,800 + 18,800 grey images of handwritten digits and letters, 47 classes (Balanced)",
+        class_names.EMNIST_BALANCED,
+        BALANCED_FILES,
+        ("emnist", "EMNIST/raw", "gzip"),
+        transposed=True,
+    ),
+    "cifar10": DataSet("50,000 + 10,000 colour photographs, 10 classes", class_names.CIFAR10, shape=(3, 32, 32)),
+    "cifar100": DataSet("50,000 + 10,000 colour photographs, 100 classes", class_names.CIFAR100, shape=(3, 32, 32)),
+}
+
+
+def known_tasks() -> list[tuple[str, str]]:
+    """Each known name with one line about it."""
+    return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
+
+
+def load_task(name: str, data: Path | None = None) -> Task:
+    """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``."""
+    if name == EMBEDDED:
+        return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
+    if name in DATA_SETS:
+        return _known(name, data)
+    if name.endswith(".npz"):
+        return task_from(Path(name).stem, read_npz(Path(name)))
+    module, colon, attribute = name.partition(":")
+    if colon and module and attribute:
+        return _own(name)
+    raise HoldfastError(
+        f"task: {name!r} is not known (nor is it path/to/file.npz or package.module:name); {nearest(name, DATA_SETS)}"
+    )
+
+
+def _known(name: str, data: Path | None) -> Task:
+    data_set = DATA_SETS[name]
+    if data is not None and not data.is_dir():
+        raise HoldfastError(f"data: the folder {data} does not exist; give the folder that holds the files of {name}.")
+    places = [] if data is None else [data / name, *(data / folder for folder in data_set.folders), data]
+    for place in places:
+        paths = _find_idx(name, place)
+        if paths:
+            return task_from(name, _read_idx_files(name, paths), data_set.class_names)
+        path = _find_npz(name, place)
+        if path:
+            return task_from(name, read_npz(path), data_set.class_names)
+    wanted = f"{name}.npz" if not data_set.idx_files else f"{', '.join(data_set.idx_files)} (.gz or not) or {name}.npz"
+    if data is None:
+        missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
+    else:
+        missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
+    if not hub.installed():
+        raise HoldfastError(f"{missing}; {remedy}, or let Holdfast download: pip install holdfast[hub].")
+    if name in hub.TABLES:
+        return task_from(name, hub.download_table(name, missing), data_set.class_names)
+    paths = hub.download_files(name, list(data_set.idx_files), missing)
+    return task_from(name, _read_idx_files(name, paths), data_set.class_names)
+
+
+def _find_idx(name: str, place: Path) -> list[Path]:
+    """The four idx files in a folder, or none; some but not all of them is an error."""
+    files = DATA_SETS[name].idx_files
+    found = [path for path in (_plain_or_gz(place, file) for file in files) if path]
+    if found and len(found) < len(files):
+        here = [path.name.removesuffix(".gz") for path in found]
+        lacking = ", ".join(file for file in files if file not in here)
+        raise HoldfastError(f"task {name!r}: {place} holds {', '.join(here)} but not {lacking}; add what is missing.")
+    return found
+
+
+def _plain_or_gz(place: Path, file: str) -> Path | None:
+    candidates = (place / file, place / f"{file}.gz")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _find_npz(name: str, place: Path) -> Path | None:
+    """``name.npz``, or the one npz file whose name begins with this task's name, such as cifar10-12k.npz."""
+    if (place / f"{name}.npz").is_file():
+        return place / f"{name}.npz"
+    found = [path for path in sorted(place.glob(f"{name}*.npz")) if _task_of(path) == name]
+    if len(found) > 1:
+        files = ", ".join(path.name for path in found)
+        raise HoldfastError(
+            f"task {name!r}: {place} holds {files}; keep one, or give the path of the one meant as the task."
+        )
+    return found[0] if found else None
+
+
+def _task_of(path: Path) -> str | None:
+    """The longest known name that a file's name begins with, as a whole word: cifar100-12k is not of cifar10."""
+    fitting = [n for n in DATA_SETS if path.stem.startswith(n) and not path.stem[len(n) :][:1].isalnum()]
+    return max(fitting, key=len, default=None)
+
+
+def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
+    arrays = {}
+    for key, path in zip(KEYS, paths, strict=True):
+        values = read_idx(path)
+        if key.startswith("x"):
+            if values.ndim != 3:
+                raise HoldfastError(f"{path} holds an array of {values.ndim} axes; images (N, H, W) were expected.")
+            if DATA_SETS[name].transposed:
+                values = np.swapaxes(values, 1, 2)
+        arrays[key] = Array(values, str(path))
+    first = tuple(arrays["y_train"].values[:10].tolist())
+    for other, data_set in DATA_SETS.items():
+        if other != name and data_set.first_labels == first:
+            raise HoldfastError(f"task {name!r}: the files in {paths[0].parent} are of {other}; name the right one.")
+    return arrays
+
+
+def _own(name: str) -> Task:
+    """A user's own task: an object, or a function without arguments that makes it."""
+    made = import_path(name, "task")
+    task = made if isinstance(made, Task) else made() if callable(made) else made
+    if not isinstance(task, Task):
+        raise HoldfastError(
+            f"task: {name} is {type(task).__name__}; expected a holdfast.data.task.Task or a function for it."
+        )
+    refuse_odd(task, name)
+    read: dict[str, Any] = {}  # parts whose labels the kind reads as something else
+    for part, samples in (("train", task.train), ("test", task.test)):
+        where = f"task: {name}, {part}"
+        if len(samples) == 0 or not samples.inputs:
+            raise HoldfastError(f"{where}: is empty; at least one sample is needed.")
+        for position, tensor in enumerate(samples.inputs):
+            if len(tensor) != len(samples):
+                raise HoldfastError(f"{where}: input {position} has {len(tensor)} samples for {len(samples)} labels.")
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise HoldfastError(f"{where}: input {position} holds NaN or infinite values; mend or drop them.")
+        labels = task.kind.read(samples.labels, task.classes, where)
+        if labels is not samples.labels:
+            read[part] = Samples(samples.inputs, labels)
+    return replace(task, **read) if read else task
+
+
+def refuse_odd(task: Task, name: str) -> None:
+    """Refuse a kind, class names or metrics that are none, or that do not go together."""
+    if not isinstance(task.kind, Kind):
+        raise HoldfastError(
+            f"task: {name}: its kind must be an object of a class derived from holdfast.data.task.Kind."
+        )
+    if task.kind.has_classes != bool(task.class_names):
+        needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
+        raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
+    if not all(isinstance(metric, Metric) for metric in task.metrics):
+        raise HoldfastError(f"task: {name}: metrics must be objects of classes derived from holdfast.data.task.Metric.")
+    names = [metric.name for metric in task.metrics]
+    if len({*names}) < len(names):
+        raise HoldfastError(f"task: {name}: two of its metrics have one name ({', '.join(names)}).")

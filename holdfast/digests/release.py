@@ -1,0 +1,464 @@
+"""What a client releases, by mode, and what the moderator makes of it: features and soft labels, whatever the mode.
+
+paper             mixed features as published, with the nominal noise or none: no guarantee
+dp-label-public   mixed features with exact noise; labels and counts are declared public
+dp-full           the same with randomised labels
+moments           noisy counts, class means and second moments (privacy/moment_noise.py): the recommended private choice
+
+A release is entered in the client's ledger before it leaves, and kept beside it: a client that is asked again for the
+same release (a lost reply, a run that was killed) answers with the same bytes, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from holdfast.context import About, Context, Owner
+from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import Refusal, code_of, sentence_of
+from holdfast.core.files import Damaged, Store, load_tensors
+from holdfast.core.randomness import rng
+from holdfast.core.tensors import bytes_of
+from holdfast.core.types import Tensors
+from holdfast.digests.compact import LEVELS, Compact
+from holdfast.digests.digest import Digest, make_digest, open_digest, seal_digest
+from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
+from holdfast.digests.moment_sampling import Pooled, draw, pool
+from holdfast.digests.moment_wire import check_moments, open_moments, seal_moments
+from holdfast.digests.moments import MomentDigest, fewest, make, moments_claim
+from holdfast.encoders.contract import shortened
+from holdfast.privacy import claim as claims
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.gate import check_delta, house_of, let_out
+from holdfast.privacy.grid import Grid
+from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
+from holdfast.privacy.moment_noise import scales_for
+from holdfast.privacy.noise import Source, system
+
+COMPACT = {  # how a digest travels, by the bits of a feature
+    "32": Compact("float32"),
+    "16": Compact("float16", compress=True),
+    "8": Compact("int8", compress=True),
+    "6": Compact("int6", compress=True),
+    "4": Compact("int4", compress=True),
+}
+EPSILON = 3.0  # of the strict modes where none is named
+LONGEST_EXCUSE = 50  # bytes
+TOGETHER = -1  # where a bench keeps what all clients' moments say together
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseOptions:
+    """What a client releases of its records."""
+
+    spd: int = 4  # samples per digest
+    strategy: Literal["across", "within"] = "within"  # mix across classes, or within a class
+    weights: str = "balanced"  # of mixing; or "random", or numbers for the spd samples, as in 0.7/0.3
+    epsilon: float | None = None  # mode paper: nominal; none: only mixing. Strict modes: true, for all of a release
+    size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
+    bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
+    refresh: int = 0  # ask for a new digest every so many rounds; 0: once
+    mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"
+    delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
+    large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
+    clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
+    label_share: float = 0.5  # of epsilon that dp-full spends on labels
+    policy: str | None = None  # a policy file for clients that have none of their own
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    @property
+    def true_epsilon(self) -> float:
+        """What a strict release may cost."""
+        return EPSILON if self.epsilon is None else self.epsilon
+
+
+def check_options(options: ReleaseOptions) -> None:
+    """Refuse options that the mode does not have or that would break its promise."""
+    if options.spd < 1 or options.refresh < 0 or options.size < 1:
+        raise ValueError("spd and size must be at least 1, refresh not negative.")
+    if options.epsilon is not None and not 0 < options.epsilon < math.inf:
+        raise ValueError(f"epsilon must be positive and finite, got {options.epsilon}; leave it out for no noise.")
+    strict = options.mode != "paper"
+    if strict and options.weights != "balanced":
+        raise ValueError(f"mode {options.mode!r} mixes with equal weights; leave out weights = {options.weights!r}.")
+    if not 0 <= options.delta < 1 or (options.mode == "moments" and not options.delta):
+        raise ValueError(f"delta must lie between 0 and 1, for mode 'moments' above 0, got {options.delta}.")
+    if not 0 < options.clip < math.inf:
+        raise ValueError(f"clip must be positive, got {options.clip}.")
+    if options.mode == "moments" and options.clip != 1.0:
+        raise ValueError("mode 'moments' is proved for features within a length of 1; leave clip out.")
+    if not 0 < options.label_share < 1:
+        raise ValueError(f"label_share must lie between 0 and 1, got {options.label_share}.")
+    if not isinstance(weights := read_weights(options.weights), str):
+        given_weights(weights, options.spd)
+
+
+def check_features(options: ReleaseOptions, about: About) -> None:
+    """Refuse an encoder whose features have no public bound: whatever is in a digest must lie within it."""
+    if options.mode == "paper" and about.feature_shape and about.norm_bound is None:
+        raise HoldfastError(
+            "encoder: it names no norm_bound, so nobody could tell a digest's features from absurd ones; "
+            "give the Encoder the length that no feature vector exceeds."
+        )
+    if options.mode != "paper" and len(about.feature_shape) != 1:
+        shape = "x".join(map(str, about.feature_shape))
+        raise HoldfastError(
+            f"absence.mode: {options.mode!r} needs features within a public norm bound, and the encoder's {shape} "
+            "features have none; choose encoder = 'scattering', or mode = 'paper'."
+        )
+
+
+# At a client ----------------------------------------------------------------------------------------------------
+
+
+def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int) -> Tensors:
+    """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
+    folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
+    period = round // options.refresh if options.refresh else 0
+    house = house_of(folder, options.policy)
+    # Asked again, a real site must not mix its records anew: several mixtures of the same records undo each other.
+    at_site = house.ledger is not None and house.ledger.parent != folder
+    keeps = folder is not None and (noisy(options) or at_site)
+    shelf = Shelf(folder / "releases", f"{period:06d}.safetensors") if folder is not None and keeps else None
+    if shelf is not None and (kept := shelf.read()):
+        return kept
+    if options.mode != "paper" and not options.large_delta:
+        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
+    generator = rng(owner.seed, round, owner.id, "digest")
+    sealed, claim = make_release(options, owner.about, features, labels, generator, system())
+    what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
+    let_out(house, claim, what)
+    if shelf is not None:
+        shelf.write(sealed)
+    return sealed
+
+
+def noisy(options: ReleaseOptions) -> bool:
+    """Whether the release holds noise, so that making it again would be another release."""
+    return options.mode != "paper" or options.epsilon is not None
+
+
+class Shelf:
+    """The copy of a release that a client keeps; a damaged one is as good as none."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    def read(self) -> Tensors:
+        if not (self._folder / self._name).is_file():
+            return {}
+        try:
+            return load_tensors(Store(self._folder).read(self._name))
+        except Damaged:
+            return {}
+
+    def write(self, sealed: Tensors) -> None:
+        Store(self._folder).write(self._name, safetensors.torch.save(sealed))
+
+
+def make_release(
+    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
+) -> tuple[Tensors, Claim]:
+    """The sealed release of these records and its claim; nothing is entered anywhere."""
+    if options.mode == "paper":
+        return paper_release(options, about, features, labels, generator)
+    z, y = features.numpy().astype(np.float64), labels.numpy()
+    if options.mode == "moments":
+        epsilon = options.true_epsilon
+        refuse_too_few(len(y), epsilon, options.delta, max(1, z.shape[-1]))
+        made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
+        return seal_moments(made, about.task, about.encoder), made.claim
+    if 0 < len(y) < options.spd:
+        raise Refusal(
+            "few",
+            f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd.",
+        )
+    mixed = strict_mix(options, z, y, about.classes, generator, source)
+    claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
+    digest = Digest(
+        torch.from_numpy(mixed.features).float(),
+        torch.from_numpy(mixed.labels).float(),
+        task=about.task,
+        encoder=about.encoder,
+        spd=options.spd,
+        strategy=options.strategy,
+        weights="balanced",
+        noise=f"{claim.noise}, {claim.guarantee}",
+        samples=len(y),
+        used=len(y),
+    )
+    text = json.dumps(claim.as_json(), sort_keys=True)
+    written = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
+
+
+def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> None:
+    """Refuse moments that so few records cannot give, before anything is spent: how many there are is public."""
+    needed = math.ceil(fewest(scales_for(epsilon, delta, width)[0]))
+    if records < needed:
+        raise Refusal(
+            "few",
+            f"moment digest: {records} records are fewer than its noise needs of a single class ({needed}); nothing "
+            "was released or spent: raise epsilon, or choose another mode.",
+        )
+
+
+def fewest_mixed(options: ReleaseOptions, mixed: MixedDigests) -> int:
+    """Records that every group of a strict release is sure to have, as far as that is public.
+
+    Where labels are hidden, groups within classes follow from their randomised answers: any may be left with one.
+    """
+    if options.mode == "dp-full" and options.strategy == "within":
+        return 1
+    return int(mixed.counts.sum(1).min())
+
+
+def paper_release(
+    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator
+) -> tuple[Tensors, Claim]:
+    """Line 3 of the paper's Algorithm 1: mix one's features and perturb them."""
+    digest = make_digest(
+        features if about.norm_bound is None else shortened(features, about.norm_bound),
+        labels,
+        about.classes,
+        generator=generator,
+        spd=options.spd,
+        strategy=options.strategy,
+        weights=read_weights(options.weights),
+        noise=None if options.epsilon is None else Laplace(options.epsilon, options.size),
+        task=about.task,
+        encoder=about.encoder,
+        signed=about.signed,
+    )
+    return seal_digest(digest, COMPACT[options.bits]), paper_claim(options, digest.feature_shape, about.signed)
+
+
+def paper_claim(
+    options: ReleaseOptions, feature_shape: tuple[int, ...], signed: bool = True, fewest: int | None = None
+) -> Claim:
+    """The claim of published digests made of `fewest` to SpD records; signed: whether features can be negative."""
+    width, sure = math.prod(feature_shape), surely_mixed(options.weights, options.spd, fewest)
+    if options.epsilon is None:
+        return claims.only_mixing(width, sure)
+    heaviest = heaviest_weight(options.weights, options.spd, fewest)
+    return claims.paper(width, sure, options.size, options.epsilon, heaviest, signed)
+
+
+def strict_mix(
+    options: ReleaseOptions, z: Any, y: Any, classes: int, generator: torch.Generator, source: Source
+) -> MixedDigests:
+    """Mixed digests with exact noise: Gaussian on an l2 grid, or at delta 0 Laplace on the l1 grid that holds it."""
+    grid = strict_grid(options, z.shape[1])
+    epsilon, by_class = options.true_epsilon, options.strategy == "within"
+    if options.mode == "dp-label-public":
+        return dp_label_public(
+            z, y, classes, spd=options.spd, grid=grid, epsilon=epsilon, delta=options.delta, by_class=by_class,
+            generator=generator, source=source,
+        )  # fmt: skip
+    return dp_full(
+        z, y, classes, spd=options.spd, grid=grid, epsilon_features=epsilon * (1 - options.label_share),
+        epsilon_labels=epsilon * options.label_share, delta=options.delta, by_class=by_class, generator=generator,
+        source=source,
+    )  # fmt: skip
+
+
+def strict_grid(options: ReleaseOptions, width: int) -> Grid:
+    """An l2 grid for Gaussian noise, or the l1 grid that holds it for Laplace noise."""
+    norm_l1 = options.delta == 0
+    return Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(width) if norm_l1 else 1.0))
+
+
+def claim_of(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
+    """What a release with these options will promise; it does not depend on the records, so zeros will do."""
+    if options.mode == "paper":
+        return paper_claim(options, feature_shape, signed)
+    about = About("", classes, "", feature_shape)
+    check_features(options, about)
+    if options.mode == "moments":
+        return moments_claim(options.true_epsilon, options.delta, feature_shape[0], system())
+    zeros = torch.zeros(options.spd, *feature_shape), torch.zeros(options.spd, dtype=torch.long)
+    return make_release(options, about, *zeros, torch.Generator(), system())[1]
+
+
+# At the moderator -----------------------------------------------------------------------------------------------
+
+
+def receive_one(options: ReleaseOptions, context: Context, client: int, samples: int, sealed: Tensors) -> None:
+    """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
+    digest = opened(options, context, client, sealed, most_rows(options, samples, context.bench.about.classes))
+    if options.mode == "moments":
+        check_moments(digest, "moment digest", samples)
+    else:
+        check_rows(options, context.bench.about, digest, samples)
+
+
+def check_rows(options: ReleaseOptions, about: About, digest: Digest, samples: int) -> None:
+    """Refuse rows that no honest client with so many samples can have: mixed otherwise, or too long."""
+    if digest.spd != options.spd or digest.samples > samples:
+        raise HoldfastError(
+            f"digest: it mixes {digest.samples} samples by {digest.spd}, but the client has {samples} and the run "
+            f"mixes by {options.spd}."
+        )
+    longest = float(digest.features.flatten(1).norm(dim=1).max())
+    if longest > (bound := longest_row(options, about)):
+        raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
+
+
+def most_rows(options: ReleaseOptions, samples: int, classes: int) -> int:
+    """ceil(samples / SpD); strict modes that mix within classes fill each class's last row with empty places."""
+    filled = classes - 1 if options.mode != "paper" and options.strategy == "within" else 0
+    return -(-samples // options.spd) + filled
+
+
+def longest_row(options: ReleaseOptions, about: About) -> float:
+    """What no honest row exceeds: the bound of a record, what noise adds to it, and what rounding to codes adds.
+
+    A code is off by at most half a step, and a step is at most 2 L / levels: L (1 + sqrt(width) / levels).
+    """
+    if about.norm_bound is None and options.mode == "paper":
+        return math.inf
+    length = (about.norm_bound or 0.0) if options.mode == "paper" else options.clip
+    length += noise_length(options, about.feature_shape, about.classes, length)
+    levels = LEVELS.get(COMPACT[options.bits].features, 1 << 10)
+    return 1.001 * length * (1 + math.sqrt(math.prod(about.feature_shape)) / levels)
+
+
+@functools.lru_cache(maxsize=8)
+def noise_length(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
+    """The length that a row's noise exceeds less often than once in 10^20 rows.
+
+    Gaussian: sigma (sqrt k + 10). Laplace: |x|_2^2 <= |x|_1 |x|_inf, where |x|_1 / b is Gamma(k), below
+    k + 10 sqrt k + 50, and |x|_inf / b below log k + 50.
+    """
+    if not noisy(options):
+        return 0.0
+    k = math.prod(feature_shape)
+    claim = claim_of(options, feature_shape, classes)
+    scale = claim.scale * (bound if options.mode == "paper" else strict_grid(options, k).step)
+    if claim.noise == "discrete gaussian":
+        return scale * (math.sqrt(k) + 10)
+    return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
+
+
+def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors, rows: int | None = None) -> Any:
+    """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
+    kept = context.bench.opened.get(client)
+    if kept is None or kept[0] is not sealed:
+        moments = options.mode == "moments"
+        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed, rows))
+        context.bench.opened[client] = kept
+    return kept[1]
+
+
+def samples_of(
+    options: ReleaseOptions,
+    context: Context,
+    digests: Mapping[int, Tensors],
+    round: int,
+    clients: Sequence[int],
+    claims: Mapping[int, int] | None = None,
+) -> list[Digest]:
+    """Features and soft labels that stand in for each of these clients in this round, each at most its share."""
+    claims = claims or {}
+    if options.mode != "moments":
+        held = {client: opened(options, context, client, digests[client]) for client in digests}
+        claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
+        return [share_of(options, context, held[client], client, claims) for client in clients]
+    pooled, places = together(options, context, digests, claims)
+    about, found = context.bench.about, []
+    for client in clients:
+        generator = rng(context.seed, round, client, "moments")
+        features, labels = draw(pooled, places[client], generator)
+        soft = torch.nn.functional.one_hot(labels, about.classes).float()
+        count = len(labels)
+        found.append(
+            Digest(features, soft, about.task, about.encoder, 1, "within", "balanced", "moments", count, count)
+        )
+    return found
+
+
+def share_of(
+    options: ReleaseOptions, context: Context, digest: Digest, client: int, claims: Mapping[int, int]
+) -> Digest:
+    """A digest with no more rows than the samples that count for its client allow; of more, some drawn by chance."""
+    samples = context.sizes.counted(claims, client)
+    most = most_rows(options, samples, digest.classes)
+    if len(digest) <= most:
+        return dataclasses.replace(digest, samples=min(digest.samples, samples))
+    kept = torch.randperm(len(digest), generator=rng(context.seed, -1, client, "share of digests"))[:most]
+    rows = kept.sort().values
+    return dataclasses.replace(digest, features=digest.features[rows], labels=digest.labels[rows], samples=samples)
+
+
+def together(
+    options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors], claims: Mapping[int, int]
+) -> tuple[Pooled, dict[int, int]]:
+    """What all moment digests say, worked out once for these digests; and each client's place in it."""
+    held = {client: opened(options, context, client, digests[client]) for client in sorted(digests)}
+    claims = {**{client: max(1, round(float(d.counts.sum()))) for client, d in held.items()}, **claims}
+    shares = {client: context.sizes.counted(claims, client) / claims[client] for client in held}
+    kept = context.bench.opened.get(TOGETHER, ({}, None, {}))
+    same = kept[0].keys() == held.keys() and kept[2] == shares
+    if not same or any(kept[0][c] is not one for c, one in held.items()):
+        kept = (held, pool([scaled(one, shares[client]) for client, one in held.items()]), shares)
+        context.bench.opened[TOGETHER] = kept
+    return kept[1], {client: place for place, client in enumerate(held)}
+
+
+def scaled(digest: MomentDigest, share: float) -> MomentDigest:
+    """The moments of a share of the records, where more were claimed than count."""
+    if share >= 1:
+        return digest
+    return dataclasses.replace(digest, counts=digest.counts * share, shared=digest.shared * share)
+
+
+def open_moments_for(options: ReleaseOptions, context: Context, sealed: Tensors) -> MomentDigest:
+    refuse_excuse(sealed)
+    about = context.bench.about
+    expected = {
+        "task": about.task,
+        "encoder": about.encoder,
+        "classes": about.classes,
+        "features": math.prod(about.feature_shape),
+        "epsilon": options.true_epsilon,
+        "delta": options.delta,
+    }
+    return open_moments(sealed, expected, "moment digest")
+
+
+def open_for(context: Context, sealed: Tensors, rows: int | None = None) -> Digest:
+    """A mixed digest that fits this run, or a sentence why it does not."""
+    refuse_excuse(sealed)
+    about = context.bench.about
+    return open_digest(
+        {name: tensor for name, tensor in sealed.items() if name != "claim"},
+        task=about.task,
+        encoder=about.encoder,
+        classes=about.classes,
+        feature_shape=about.feature_shape,
+        rows=rows,
+    )
+
+
+def refuse_excuse(sealed: Tensors) -> None:
+    if sealed.keys() == {"none"}:
+        code = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+        raise HoldfastError(f"there is none ({sentence_of(code)})")
+
+
+def excuse_of(error: HoldfastError) -> Tensors:
+    """What a client sends in place of a digest: the code of why there is none."""
+    return {"none": torch.frombuffer(bytearray(code_of(error).encode()), dtype=torch.uint8)}

@@ -1,0 +1,4 @@
+"""A site and a moderator as processes: apps, keys, policies, joining.
+
+What travels belongs in flower/engine/.
+"""

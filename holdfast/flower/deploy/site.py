@@ -1,0 +1,206 @@
+"""A site as a Flower ClientApp: the same perform() as everywhere, with the site's memory and policy on its own disk.
+
+What the node's operator says in `--node-config`:
+
+    site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
+    folder        where it keeps its memory, its token and its book of what it was asked
+    policy        a TOML file of what may be asked of it (optional)
+    data          folder of the task's files here, in place of the experiment's (optional)
+    device        where its network computes, in place of the experiment's: cpu, cuda:1, ... (optional)
+    max-bytes     the largest message it takes (optional)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.app import Message as Packet
+from flwr.clientapp import ClientApp
+
+from holdfast.client import Client, check_open, perform
+from holdfast.core.errors import NOT_DONE, HoldfastError
+from holdfast.core.failures import Refusal, code_of
+from holdfast.core.randomness import rng
+from holdfast.core.types import Message
+from holdfast.data.partitions import split
+from holdfast.data.task import Samples
+from holdfast.flower.deploy.policy import (
+    SitePolicy,
+    bind_client,
+    carry_privacy,
+    check_experiment,
+    draw_token,
+    fingerprint_of,
+    read_site_policy,
+)
+from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
+from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
+from holdfast.learning.device import choose_device
+from holdfast.round import Method
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, load
+
+log = logging.getLogger("holdfast")
+OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
+
+
+def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None = None) -> ClientApp:
+    """The ClientApp of a site; `samples` reads its own data, else it takes its share of the task's."""
+    app = ClientApp()
+    kept: dict[str, Own] = {}  # Flower may call one app more than once, or start a process each time
+
+    def answer(packet: Packet, context: Context) -> Packet:
+        torch.set_num_threads(1)  # the same bits as on the embedded engine
+        asked, site = Letter(-1, -1, "unknown"), None
+        try:
+            site = Site(experiment, context.node_config)
+            asked = read_letter(packet, site.most_bytes)
+            site.check(asked)
+            if str(site.folder) not in kept:
+                kept[str(site.folder)] = site.own(asked.client, samples)
+            letter = site.perform(kept[str(site.folder)], asked)
+            return Packet(encode(letter, halve=letter.half), reply_to=packet)
+        except Exception as error:  # whatever goes wrong here is this site's absence; others are told the code alone
+            return Packet(encode(refuse(site, asked, error)), reply_to=packet)
+
+    def hello(packet: Packet, context: Context) -> Packet:
+        asked, site = Letter(-1, -1, "hello"), None
+        try:
+            site = Site(experiment, context.node_config)
+            said = replace(asked, scalars={"site": site.name, "token": site.token})
+        except Exception as error:  # as above
+            said = refuse(site, asked, error)
+        return Packet(encode(said), reply_to=packet)
+
+    for register in (app.train("job"), app.evaluate("job"), app.query("job")):
+        register(answer)
+    app.query("hello")(hello)
+    return app
+
+
+def read_letter(packet: Packet, bound: int) -> Letter:
+    try:
+        return decode(packet.content, bound)
+    except Exception as error:  # a stranger's bytes
+        raise Refusal("message", f"a message that cannot be read: {error}") from error
+
+
+def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
+    """Say no: all of it to the site's own log, the refusal to its book, and to the moderator its code."""
+    code = code_of(error)
+    kind = "" if isinstance(error, HoldfastError) else f"{type(error).__name__}: "
+    where = f"job {asked.job[:WORD]!r} of round {asked.round + 1}"
+    trace = error if error.__cause__ is not None or not isinstance(error, Refusal) else None
+    log.error("%s %s (%s): %s%s", NOT_DONE, where, code, kind, " ".join(str(error).split()), exc_info=trace)
+    if site is not None and asked.job != "hello":
+        try:
+            Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
+        except HoldfastError as full:  # a full disk: the refusal stands all the same
+            log.error("%s", full)
+    return Letter(asked.client, asked.round, asked.job, error=code)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A site's client in an experiment, and the experiment's method."""
+
+    client: Client
+    method: Method
+
+
+class Site:
+    """One site, as its node is configured."""
+
+    def __init__(self, experiment: Experiment | Path | str, config: Mapping[str, Any]) -> None:
+        self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
+        if config.get("data"):
+            self.experiment = replace(self.experiment, data=str(config["data"]))
+        if config.get("device"):
+            self.experiment = replace(self.experiment, device=str(config["device"]))
+        choose_device(self.experiment.device)
+        self.config = config
+        self.name = name_of(config)
+        if not config.get("folder"):
+            raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
+        self.folder = Path(str(config["folder"])).expanduser()
+        self.token = draw_token(self.folder)  # also makes the folder known as a site's, with one ledger for all
+        self.policy = SitePolicy()
+        self.fingerprint = fingerprint_of(self.experiment)
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest message it takes."""
+        return int(str(self.config.get("max-bytes", BOUND)))
+
+    @property
+    def memory(self) -> Path:
+        """Where it keeps what it remembers of this experiment."""
+        return self.folder / self.fingerprint[:16]
+
+    def check(self, letter: Letter) -> None:
+        """Refuse what the site's policy does not allow, and what was meant for another experiment or client."""
+        if self.config.get("policy"):
+            self.policy = read_site_policy(Path(str(self.config["policy"])))
+            carry_privacy(self.policy, self.folder)
+        check_experiment(self.policy, self.fingerprint)
+        if letter.experiment != self.fingerprint:
+            raise Refusal(
+                "experiment",
+                f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
+                f"{self.fingerprint[:12]}...; install the same app on both.",
+            )
+        bind_client(self.memory, letter.client, self.experiment.clients)
+
+    def own(self, id: int, samples: OwnSamples | None) -> Own:
+        """The client of this site, with its share of the task's samples or with its own."""
+        try:
+            plan = make_plan(self.experiment)
+            if samples is not None:
+                own = samples(self.config)
+                parts = list(plan.parts)
+                parts[id] = split(torch.arange(len(own)), rng(self.experiment.seed, -1, id, "split"))
+                plan = replace(plan, task=replace(plan.task, train=own), parts=parts)
+            return Own(plan.client(id, plan.model(), self.memory), plan.method)
+        except Exception as error:  # a user's own code, reading a user's own data
+            raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
+
+    def perform(self, own: Own, letter: Letter) -> Letter:
+        """Do one job, if the experiment has it and the policy allows it."""
+        message = letter.message()
+        check_question(message, self.experiment, own.method)
+        check_open(own.client, message.job)
+        check_records(own.client, message, self.policy.min_records)
+        Book(self.memory).admit(message, self.policy.max_rounds)
+        notes = []
+        if message.scalars.get("digest") and not self.policy.digest:
+            message = without_digest(message)
+            notes = ["digest-kept"]
+        reply = perform(own.client, message)
+        scalars = dict(reply.scalars)
+        if notes:
+            scalars["notes"] = [*scalars.get("notes", ()), *notes]
+        answer = Letter(letter.client, letter.round, letter.job, reply.tensors, scalars, seconds=reply.seconds)
+        return replace(answer, half=letter.half)
+
+
+def without_digest(message: Message) -> Message:
+    return replace(message, scalars={**message.scalars, "digest": False})
+
+
+def name_of(config: Mapping[str, Any]) -> str:
+    """The site's name from its node config.
+
+    >>> name_of({"site": "north"}), name_of({"partition-id": 2})
+    ('north', 'site-2')
+    """
+    if config.get("site") not in (None, ""):
+        return str(config["site"])
+    if "partition-id" in config:
+        return f"site-{config['partition-id']}"
+    raise HoldfastError('A node must say which site it is: --node-config \'site="site-0" folder="..."\'.')

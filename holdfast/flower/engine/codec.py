@@ -1,0 +1,205 @@
+"""Messages and replies as Flower's records: raw bytes and JSON in a fixed schema, never pickle.
+
+A record of arrays holds one blob for each group of tensors (``model``, ``delta``): the group's tensors one after the
+other. Flower stores and sends a blob by its hash, so the model that goes to every site is uploaded once. A record of
+words holds the rest: what each blob is made of, client, round, job, and the scalars as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import Message, Reply, Scalars, Tensors, size
+from holdfast.engines.arena import DTYPES
+
+SCHEMA = 1
+RAW = "holdfast.raw"
+BOUND = 1 << 30  # bytes of one message, unless the run says otherwise
+WORDS_BOUND = 1 << 22  # bytes of a message's JSON
+AXES = 16  # of a tensor, at most: with many more, torch fails
+HALVES = {"model", "server", "delta", "extra"}  # what may travel as float16: weights and changes of weights
+KINDS: dict[str, type] = {
+    "schema": int,
+    "client": int,
+    "round": int,
+    "job": str,
+    "scalars": str,
+    "layout": str,
+    "seconds": float,
+    "half": bool,
+    "experiment": str,
+    "error": str,
+}
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What travels, in either direction."""
+
+    client: int
+    round: int
+    job: str
+    tensors: Tensors = field(default_factory=dict)
+    scalars: Scalars = field(default_factory=dict)
+    seconds: float = 0.0
+    half: bool = False  # of a question: whether the answer may come as float16
+    experiment: str = ""  # fingerprint of what is being played
+    error: str = ""  # of an answer: why there is none
+
+    def message(self) -> Message:
+        return Message(self.client, self.round, self.job, self.tensors, self.scalars)
+
+    def reply(self) -> Reply:
+        return Reply(self.client, self.tensors, self.scalars, self.seconds)
+
+
+def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> RecordDict:
+    """A letter as Flower's records; with `halve`, weights and their changes as float16.
+
+    >>> letter = Letter(0, 3, "train", {"model/w": torch.tensor([1.0, 2.5])}, {"lr": 0.1})
+    >>> decode(encode(letter)).tensors, decode(encode(letter)).scalars
+    ({'model/w': tensor([1.0000, 2.5000])}, {'lr': 0.1})
+    """
+    if size(letter.tensors) > bound:
+        raise HoldfastError(
+            f"the tensors of job {letter.job!r} take {size(letter.tensors)} bytes, above the bound of {bound}; "
+            "raise `max-bytes` of the run if the model is really that large."
+        )
+    blobs: dict[str, list[torch.Tensor]] = {}
+    layout: dict[str, list[list[Any]]] = {}
+    for name, tensor in letter.tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES or tensor.layout != torch.strided:
+            raise HoldfastError(f"{name} is a {tensor.layout} tensor of {dtype}, which cannot travel; convert it.")
+        group = name.partition("/")[0]
+        sent = half_of(tensor) if halve and group in HALVES else tensor
+        sent_as = str(sent.dtype).removeprefix("torch.")
+        layout.setdefault(group, []).append([name, dtype, list(tensor.shape), sent_as])
+        blobs.setdefault(group, []).append(bytes_of(sent))
+    arrays = {}
+    for group, parts in blobs.items():
+        data = torch.cat(parts).numpy().tobytes()
+        arrays[group] = Array("uint8", (len(data),), RAW, data)
+    words: dict[str, Any] = {
+        "schema": SCHEMA,
+        "client": letter.client,
+        "round": letter.round,
+        "job": letter.job,
+        "scalars": json.dumps(letter.scalars),
+        "layout": json.dumps(layout),
+        "seconds": letter.seconds,
+        "half": letter.half,
+        "experiment": letter.experiment,
+        "error": letter.error,
+    }
+    return RecordDict({"tensors": ArrayRecord(arrays), "words": ConfigRecord(words)})
+
+
+def decode(records: RecordDict, bound: int = BOUND) -> Letter:
+    """The letter that encode wrote; anything of another form or size is refused with the reason."""
+    if set(records) != {"tensors", "words"}:
+        raise HoldfastError(f"it holds the records {sorted(records)}, expected tensors and words")
+    arrays, words = records["tensors"], records["words"]
+    if not isinstance(arrays, ArrayRecord) or not isinstance(words, ConfigRecord):
+        raise HoldfastError("its records are not arrays and words")
+    total = sum(len(array.data) for array in arrays.values())
+    if total > bound:
+        raise HoldfastError(f"it has {total} bytes, above the bound of {bound}")
+    values = read_words(words)
+    layout = read_json(values.pop("layout"), "layout")
+    if set(layout) != set(arrays):
+        raise HoldfastError(f"its layout names the groups {sorted(layout)}, but it holds {sorted(arrays)}")
+    tensors: Tensors = {}
+    for group, entries in layout.items():
+        if arrays[group].stype != RAW:
+            raise HoldfastError(f"group {group!r} is of the kind {arrays[group].stype!r}, expected raw bytes")
+        tensors |= read_group(group, entries, arrays[group].data, bound)
+    scalars = read_json(values.pop("scalars"), "scalars")
+    del values["schema"]
+    return Letter(tensors=tensors, scalars=scalars, **values)
+
+
+def read_words(words: ConfigRecord) -> dict[str, Any]:
+    """The words, each there and of its kind, none besides."""
+    if set(words) != set(KINDS):
+        odd = sorted(set(words) ^ set(KINDS))[0]
+        raise HoldfastError(f"its word {odd!r} is {'missing' if odd in KINDS else 'not known'}")
+    for key, kind in KINDS.items():
+        if type(words[key]) is not kind:
+            raise HoldfastError(f"its word {key!r} is {type(words[key]).__name__}, expected {kind.__name__}")
+    if words["schema"] != SCHEMA:
+        raise HoldfastError(f"it is of schema {words['schema']!r}, expected {SCHEMA}; use one version of Holdfast")
+    return dict(words)
+
+
+def read_json(text: str, what: str) -> dict[str, Any]:
+    if len(text) > WORDS_BOUND:
+        raise HoldfastError(f"its {what} has {len(text)} characters, above the bound of {WORDS_BOUND}")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise HoldfastError(f"its {what} is not JSON") from None
+    if not isinstance(value, dict):
+        raise HoldfastError(f"its {what} is not a JSON object")
+    return value
+
+
+def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
+    """The tensors of one blob, each a copy of its own, aligned as torch aligns: kernels then give the same bits."""
+    if not isinstance(entries, list) or not all(fits(entry, group) for entry in entries):
+        raise HoldfastError(f"the layout of group {group!r} is not a list of name, type, shape and type sent")
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    tensors: Tensors = {}
+    start = 0
+    for name, dtype, shape, sent_as in entries:
+        end = start + math.prod(shape) * DTYPES[sent_as].itemsize
+        room = math.prod(max(1, length) for length in shape) * DTYPES[dtype].itemsize  # torch counts empty axes, too
+        if end > len(data) or room > bound or name in tensors:
+            raise HoldfastError(f"{name} does not fit into the bytes of its group")
+        sent = raw[start:end].clone().view(DTYPES[sent_as]).reshape(shape)
+        tensors[name] = sent.to(DTYPES[dtype])
+        start = end
+    if start != len(data):
+        raise HoldfastError(f"group {group!r} has {len(data)} bytes, but its layout says {start}")
+    return tensors
+
+
+def fits(entry: object, group: str) -> bool:
+    """Whether a layout's entry is [name, type, shape, type sent], as encode writes it."""
+    if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[i], str) for i in (0, 1, 3)):
+        return False
+    name, dtype, shape, sent_as = entry
+    few = isinstance(shape, list) and len(shape) <= AXES
+    whole = few and all(type(length) is int and length >= 0 for length in shape)
+    return (
+        whole
+        and name.partition("/")[0] == group
+        and dtype in DTYPES
+        and sent_as in (dtype, *(["float16"] if dtype == "float32" and group in HALVES else []))
+    )
+
+
+def half_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A float32 tensor as float16, unless it is too large for that: then it travels whole."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    half = tensor.half()
+    return half if bool((half.isfinite() == tensor.isfinite()).all()) else tensor
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def wire_size(records: RecordDict) -> int:
+    """Bytes of the blobs and words, without Flower's own envelope."""
+    arrays = sum(len(array.data) for record in records.array_records.values() for array in record.values())
+    words = sum(len(str(value)) for record in records.config_records.values() for value in record.values())
+    return arrays + words

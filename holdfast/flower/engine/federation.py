@@ -1,0 +1,283 @@
+"""A federation over a Flower grid: messages are pushed, replies pulled until the deadline, silence becomes absence.
+
+A site has at most one message to work on. One that did not answer in time is greeted before it is asked again, so a
+site that wakes up finds one old job, not one for each round it slept through; its late answer is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Message as Packet
+from flwr.serverapp import Grid
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import sentence_of
+from holdfast.core.files import append_line
+from holdfast.core.types import Absent, Message, Reply
+from holdfast.flower.engine.answers import read_answer
+from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
+from holdfast.flower.engine.deadline import Deadline, median_of
+from holdfast.flower.engine.sites import Sites
+from holdfast.flower.engine.waits import MOST, pace
+
+log = logging.getLogger("holdfast")
+HELLO = "query.hello"
+TYPES = {"train": "train.job", "evaluate": "evaluate.job"}  # Flower's kinds of messages; other jobs are queries
+OTHER = "query.job"
+GREET_AGAIN = 15.0  # seconds: a greeting may be lost with the process that took it
+FORGET = 3600.0  # seconds for which Flower keeps a message that nobody takes
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How messages travel."""
+
+    half_up: bool = False  # updates as float16
+    half_down: bool = False  # the model as float16
+    bound: int = BOUND  # bytes of a message
+    poll: float = 0.1  # seconds between two looks for replies, at first; a long wait is looked at less often
+
+
+@dataclass
+class Exchange:
+    """One question to many, while it is open."""
+
+    start: float
+    waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
+    sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
+    answers: dict[int, Reply | Absent] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)  # of the replies
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+class GridFederation:
+    """The sites of a run, asked through Flower."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        sites: Sites,
+        clients: int,
+        experiment: str = "",
+        deadline: Deadline | None = None,
+        wire: Wire | None = None,
+        journal: Path | None = None,
+        pull: Callable[[Sequence[str]], Iterable[Packet]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._grid, self._sites, self._experiment = grid, sites, experiment
+        self._clients = range(clients)
+        self._deadline = deadline or Deadline()
+        self._wire = wire or Wire()
+        self._journal = journal
+        self._take = pull or grid.pull_messages
+        self._clock, self._sleep = clock, sleep
+        self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
+        self._hellos: dict[str, tuple[int, float]] = {}  # id of a greeting -> the node, and when it was greeted
+        self._late: dict[str, int] = {}  # id of a message that was not answered in time -> its node
+        self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
+        self._looked = -1.0
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._clients
+
+    def close(self) -> None:
+        pass
+
+    def gather(self, seconds: float) -> None:
+        """Wait until all sites are there, or some when the time is up; nobody at all is an error."""
+        start = self._clock()
+        while self._sites.missing and self._clock() - start < seconds:
+            self._look_around()
+            self._hear()
+            if self._sites.missing:
+                self._sleep(self._wire.poll)
+        if len(self._sites.missing) == len(self._clients):
+            why = "".join(f" A node was refused: {reason}." for reason in self._sites.refused.values())
+            raise HoldfastError(f"No site joined within {seconds:.0f} s; start the SuperNodes, then run again.{why}")
+        if self._sites.missing:
+            log.warning("The run starts without %s.", ", ".join(self._sites.missing))
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        if not messages:
+            return []
+        exchange = Exchange(self._clock(), {message.client: message for message in messages})
+        job = messages[0].job
+        self._looked = -1.0
+        while True:
+            self._look_around()
+            self._hear()
+            self._send(exchange)
+            self._receive(exchange)
+            passed = self._clock() - exchange.start
+            asked = len(messages) - len(exchange.waiting)
+            limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
+            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer.
+            done = not exchange.sent and (exchange.seconds or not exchange.waiting)
+            if done or passed >= limit:
+                break
+            # Nobody answers in half of the usual time; looking for replies all the same would slow the SuperLink down.
+            early = min(MOST, self._medians.get(job, 0.0) / 2 - passed)
+            self._sleep(min(max(pace(passed, self._wire.poll), early), limit - passed))
+        passed = self._clock() - exchange.start
+        self._close(exchange, passed)
+        median = median_of(list(exchange.seconds.values()))
+        if median is not None:
+            self._medians[job] = median
+        self._write_down(exchange, messages[0], passed)
+        return [exchange.answers[message.client] for message in messages]
+
+    def _look_around(self) -> None:
+        """See which nodes are there; who has no site yet is given one by its key, or asked for its name."""
+        now = self._clock()
+        if 0 <= now - self._looked < 1.0:
+            return
+        self._looked = now
+        nodes = {node.node_id: node.name for node in self._grid.get_nodes()}
+        for client in self._clients:
+            node = self._sites.node_of(client)
+            if node is not None and node not in nodes:
+                self._sites.forget(node)
+        for node in [node for node in self._sites.refused if node not in nodes]:
+            self._sites.forget(node)
+        self._hellos = {number: (n, when) for number, (n, when) in self._hellos.items() if now - when < FORGET}
+        for node, name in nodes.items():
+            if self._sites.knows(node):
+                continue
+            if name:
+                self._sites.registered(node, name)
+            else:
+                self._greet(node)
+            if node in self._sites.refused:
+                log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+
+    def _greet(self, node: int) -> None:
+        now = self._clock()
+        if any(greeted == node and now - when < GREET_AGAIN for greeted, when in self._hellos.values()):
+            return
+        letter = Letter(-1, -1, "hello", experiment=self._experiment)
+        self._hellos[self._push(encode(letter), node, HELLO)] = (node, now)
+
+    def _hear(self) -> None:
+        """Take the answers to greetings, and those that come too late."""
+        open_ids = [*self._hellos, *self._late]
+        for packet in self._pull(open_ids):
+            asked = packet.metadata.reply_to_message_id
+            if asked in self._late:  # a late reply is refused, but its site is free again
+                node = self._late.pop(asked)
+                log.warning("Node %s answered too late: its reply was thrown away.", node)
+                self._late = {other: n for other, n in self._late.items() if n != node}
+                continue
+            node, _ = self._hellos.pop(asked, (-1, 0.0))
+            if node < 0 or packet.has_error():
+                continue
+            self._late = {other: n for other, n in self._late.items() if n != node}
+            if self._sites.knows(node):
+                continue
+            try:
+                said = decode(packet.content, 1 << 16)
+                if said.error:
+                    self._sites.refused[node] = sentence_of(said.error)
+                else:
+                    self._sites.claim(node, said.scalars.get("site"), said.scalars.get("token"))
+            except HoldfastError as error:
+                self._sites.refused[node] = f"its greeting is not one: {error}"
+            if node in self._sites.refused:
+                log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+
+    def _send(self, exchange: Exchange) -> None:
+        """Push the messages of all sites that are there and free; greet those that still owe an answer."""
+        ready: list[Packet] = []
+        whose: list[Message] = []
+        for client, message in list(exchange.waiting.items()):
+            node = self._sites.node_of(client)
+            if node is None:
+                continue
+            if node in self._late.values():
+                self._greet(node)
+                continue
+            letter = Letter(
+                client,
+                message.round,
+                message.job,
+                message.tensors,
+                message.scalars,
+                half=self._wire.half_up,
+                experiment=self._experiment,
+            )
+            records = encode(letter, halve=self._wire.half_down, bound=self._wire.bound)
+            ready.append(self._packet(records, node, TYPES.get(message.job, OTHER), str(message.round)))
+            whose.append(message)
+            exchange.bytes_down += wire_size(records)
+        if not ready:
+            return
+        for number, message in zip(self._grid.push_messages(ready), whose, strict=True):
+            del exchange.waiting[message.client]
+            if number:
+                exchange.sent[number] = message
+            else:
+                exchange.answers[message.client] = Absent(message.client, "Flower did not take its message")
+
+    def _receive(self, exchange: Exchange) -> None:
+        for packet in self._pull(list(exchange.sent)):
+            message = exchange.sent.pop(packet.metadata.reply_to_message_id)
+            if packet.has_content():
+                exchange.bytes_up += wire_size(packet.content)
+            answer = read_answer(packet, message, self._wire.bound)
+            exchange.answers[message.client] = answer
+            if isinstance(answer, Reply):
+                exchange.seconds[message.client] = self._clock() - exchange.start
+
+    def _close(self, exchange: Exchange, passed: float) -> None:
+        """Whoever has not answered is absent, with the reason."""
+        enough = self._deadline.enough
+        for number, message in exchange.sent.items():
+            node = self._sites.node_of(message.client)
+            if node is not None:
+                self._late[number] = node
+            if enough is not None and len(exchange.seconds) >= enough:
+                reason = f"did not answer before {enough} others had"
+            else:
+                reason = f"did not answer within {passed:.1f} s"
+            exchange.answers[message.client] = Absent(message.client, reason)
+        for client in exchange.waiting:
+            reason = "is not connected" if self._sites.node_of(client) is None else "still owes an earlier answer"
+            exchange.answers[client] = Absent(client, reason)
+
+    def _write_down(self, exchange: Exchange, message: Message, passed: float) -> None:
+        if self._journal is None:
+            return
+        absent = {c: answer.reason for c, answer in exchange.answers.items() if isinstance(answer, Absent)}
+        working = {c: answer.seconds for c, answer in exchange.answers.items() if isinstance(answer, Reply)}
+        line = {
+            "round": message.round,
+            "job": message.job,
+            "seconds": passed,
+            "answered_after": exchange.seconds,
+            "working": working,
+            "absent": absent,
+            "bytes_down": exchange.bytes_down,
+            "bytes_up": exchange.bytes_up,
+        }
+        append_line(self._journal, line)
+
+    def _packet(self, records: object, node: int, kind: str, group: str = "") -> Packet:
+        return Packet(records, dst_node_id=node, message_type=kind, ttl=FORGET, group_id=group)  # type: ignore[call-overload, no-any-return]
+
+    def _push(self, records: object, node: int, kind: str) -> str:
+        return next(iter(self._grid.push_messages([self._packet(records, node, kind)])))
+
+    def _pull(self, numbers: Sequence[str]) -> list[Packet]:
+        """Replies to these messages; those to others that came along are kept until they are asked for."""
+        wanted = [number for number in numbers if number not in self._mail]
+        for packet in self._take(wanted) if wanted else ():
+            self._mail[packet.metadata.reply_to_message_id] = packet
+        return [self._mail.pop(number) for number in numbers if number in self._mail]

@@ -1,0 +1,369 @@
+"""From an experiment to the objects that play it; whatever does not fit together is refused here, before round 1."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.absence import ABSENCES, AbsencePolicy
+from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.fedavg import FedAvg, at_home, shared
+from holdfast.attacks import choose_attack
+from holdfast.attacks.adversary import choose_hostile
+from holdfast.client import Client
+from holdfast.context import About, Bench
+from holdfast.core.config import Choice, choose, refuse_other
+from holdfast.core.errors import HoldfastError, plain
+from holdfast.core.memory import Memory
+from holdfast.core.randomness import rng
+from holdfast.core.types import State, Tensors
+from holdfast.core.validate import Sizes
+from holdfast.data.kinds import refuse_without_classes
+from holdfast.data.named import load_task
+from holdfast.data.partitions import PARTITIONS, split
+from holdfast.data.task import Samples, Task
+from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
+from holdfast.learning.device import autocast, batch_on, choose_device
+from holdfast.learning.objective import TaskLoss
+from holdfast.models.networks import MODELS, Layout, Model, buffers_of, initialise, laid_out, weights_of
+from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
+from holdfast.privacy.dp_steps import check_fit
+from holdfast.privacy.gate import named_policy
+from holdfast.privacy.ledger import read_policy
+from holdfast.round import Method
+from holdfast.runs.choose_learning import (
+    choose_learning,
+    choose_schedule,
+    choose_server_optimizer,
+    named,
+    rehearse_steps,
+)
+from holdfast.runs.experiment import Experiment
+from holdfast.runs.rehearse import rehearse
+from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.selection import SELECTIONS
+from holdfast.trust import TRUSTS, Trust
+from holdfast.trust.backdoor_probe import IMAGES, Stamped, fit_for_squares, stamp_everywhere
+from holdfast.trust.base import check_rule
+from holdfast.trust.measures import held_out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment with everything chosen, loaded and dealt out."""
+
+    experiment: Experiment
+    task: Task
+    method: Method
+    scenario: Scenario
+    stage: Stage
+    attack: Any  # None: nobody is hostile
+    hostile: tuple[int, ...]
+    parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
+    build: Callable[[], nn.Module]
+    layout: Layout
+    prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
+    device: torch.device
+    guard: Guard | None = None  # protects updates
+
+    def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
+        """One client with its own samples; the model is the workbench of whoever computes for it."""
+        train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
+        method, seed = self.method, self.experiment.seed
+        attack = self.attack if id in self.hostile else None
+        poisoned = None
+        if attack is not None and "data" in attack.kind:
+            poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
+        return Client(
+            id=id,
+            seed=seed,
+            about=method.bench.about,
+            memory=Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
+            attack=attack,
+            train=self.prepare(train),
+            validation=self.prepare(validation),
+            model=model,
+            loss=self.task.loss,
+            metrics=self.task.metrics,
+            learning=method.learning,
+            algorithm=method.algorithm,
+            absence=method.absence,
+            poisoned=poisoned,
+            guard=self.guard,
+            stamped=self.stamped(held_out(validation, train, IMAGES)),
+            trust=method.trust,
+            home=self.home(),
+        )
+
+    def home(self) -> Tensors:
+        """What stays at each client, as it is before its first training."""
+        if not self.method.keeps_home:
+            return {}
+        model = self.model()
+        return at_home(self.method.algorithm, {**weights_of(model), **buffers_of(model)})
+
+    def stamped(self, few: Samples) -> Stamped | None:
+        """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
+        if not self.method.trust.stamps_images or not fit_for_squares(self.task.shape):
+            return None
+        return Stamped(self.prepare(stamp_everywhere(few)), len(few))
+
+    def model(self) -> nn.Module:
+        """A model with the first weights of the run, on its device."""
+        return initialise(self.build, self.experiment.seed, self.layout).to(self.device)
+
+    def start(self) -> State:
+        """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
+        named = self.method.absence.named_policy if self.guard is None else self.guard.options.policy
+        if named is not None:
+            read_policy(named_policy(named))
+        return self.first_state()
+
+    def first_state(self) -> State:
+        model = self.model()
+        weights = weights_of(model)
+        method = self.method
+        common = shared(method.algorithm, weights)
+        return State(
+            round=0,
+            model=weights,
+            buffers=buffers_of(model),
+            algorithm=method.algorithm.begin(common),
+            absence=method.absence.begin(method),
+            trust=method.trust.begin(method.clients),
+            server_optimizer=method.server_optimizer.begin(common),
+        )
+
+
+def make_plan(experiment: Experiment) -> Plan:
+    """Choose, load and deal out what the experiment names."""
+    for key in ("model", "trust", "attack"):  # the others have a class for "none", which knows its options
+        choice = getattr(experiment, key)
+        if choice.name in ("auto", "none") and str(choice) != choice.name:
+            raise HoldfastError(f"{key}: {choice.name!r} has no options, got {choice}; name the {key} itself.")
+    device = choose_device(experiment.device)
+    scenario = choose(SCENARIOS, experiment.scenario, "scenario")
+    absence = choose(ABSENCES, experiment.absence, "absence")
+    refuse_other(AbsencePolicy, absence, experiment.absence, "absence")
+    task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    if experiment.samples is not None:
+        task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
+    refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+    build, inputs, encoder, layout = choose_model(experiment, task, absence)
+    prepare = partial(read_inputs, inputs, encoder)
+    about = About(task.name, task.classes)
+    if encoder is not None:
+        signed = not never_negative(experiment.encoder)
+        about = replace(
+            about,
+            encoder=encoder.fingerprint,
+            feature_shape=encoder.feature_shape,
+            signed=signed,
+            norm_bound=encoder.norm_bound,
+        )
+    bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)
+    if encoder and "image" in inputs and absence.needs_features:
+        generator = rng(experiment.seed, -1, -1, "guidance")
+        producer = guidance_producer(encoder.feature_shape, task.shape, generator)
+        bench = replace(bench, producer=laid_out(producer, layout).to(device))
+    method = choose_method(experiment, absence, bench)
+    method = replace(method, own_samples=lru_cache(maxsize=2)(partial(moderators_samples, experiment, task, prepare)))
+    others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
+    refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
+    check_rule(method.trust, experiment.trust.name, method)
+    parts = deal(experiment, task)
+    stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
+    attack = choose_attack(experiment.attack)
+    refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
+    hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
+    guard, method = choose_guard(experiment, method)
+    method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
+    plan = Plan(
+        experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device, guard
+    )
+    try_out(plan)
+    return plan
+
+
+def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, Method]:
+    """What protects updates; a policy that the experiment names holds for digests and updates alike."""
+    options = choose(PROTECTIONS, experiment.protect, "protect")
+    if not isinstance(options, DpSgd):
+        return None, method
+    if experiment.precision != "float32":  # its rounding is far beyond what the bound on each gradient allows for
+        raise HoldfastError("protect: 'dp-sgd' bounds gradients in float32; leave out precision, or protect.")
+    absence = method.absence
+    named = {policy for policy in (options.policy, absence.named_policy) if policy}
+    if len(named) > 1:
+        raise HoldfastError("absence.policy and protect.policy name two files; a client has one policy.")
+    for policy in named:
+        options = replace(options, policy=policy)
+        method = replace(method, absence=absence.with_policy(policy))
+    keep = 2 * experiment.checkpoint_every + 2
+    series = replace(experiment, data=None).fingerprint[:16]  # wherever its data lie
+    return Guard(options, experiment.rounds, series, keep), method
+
+
+def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) -> Method:
+    algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+    refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
+    algorithm = algorithm.fitted(bench.model)
+    by_paper = experiment.trust.name == "auto"
+    trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
+    if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
+        rule = "derive a class from holdfast.trust.Trust, with a method judge"
+        raise HoldfastError(f"trust: {experiment.trust} is no trust rule; {rule}.")
+    return Method(
+        algorithm=algorithm,
+        absence=absence,
+        trust=trust,
+        learning=choose_learning(experiment, algorithm),
+        rounds=experiment.rounds,
+        clients=experiment.clients,
+        seed=experiment.seed,
+        bench=bench,
+        max_norm=experiment.max_norm,
+        schedule=choose_schedule(experiment),
+        server_optimizer=choose_server_optimizer(experiment),
+        selection=choose(SELECTIONS, experiment.selection, "selection"),
+    )
+
+
+def choose_model(
+    experiment: Experiment, task: Task, absence: AbsencePolicy
+) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
+    """How to build the model, what it reads, the public encoder if it reads features, and the layout of its weights.
+
+    Unless the experiment says otherwise, only Holdfast's own models are channels-last: torch's kernels for that layout
+    crash on some networks and processors.
+    """
+    choice = experiment.model
+    own: Layout = "plain" if experiment.layout == "auto" else experiment.layout
+    if choice.name == "auto" and absence.needs_features:
+        choice = Choice("features")
+    if choice.name == "auto" and task.model is not None:
+        return task.model, ("image",), None, own
+    if choice.name == "auto":
+        choice = Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
+    chosen = choose(MODELS, choice, "model")  # a user's own may be any function that makes a module
+    inputs: tuple[str, ...] = chosen.inputs if isinstance(chosen, Model) else ("image",)
+    if absence.needs_features and "features" not in inputs:
+        raise HoldfastError(
+            f"absence {experiment.absence.name!r} needs a model that reads features, and {choice} does not: "
+            "choose model = 'features' or 'full', or absence = 'none'."
+        )
+    if not isinstance(chosen, Model):
+        return chosen, inputs, None, own
+    encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
+    shape = encoder.feature_shape if encoder else ()
+    build = partial(chosen.build, task.shape, task.outputs, shape)
+    refuse_giant(build, choice)
+    known = experiment.layout == "auto" and type(chosen) in MODELS.values()
+    return build, inputs, encoder, "channels-last" if known else own
+
+
+def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:
+    """Refuse a model that this machine cannot hold, before it is made: a run needs at least four copies of it."""
+    try:
+        with torch.device("meta"):  # shapes without memory
+            size = sum(weight.numel() * weight.element_size() for weight in build().parameters())
+    except (RuntimeError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        reason = plain(str(error).split("\n")[0], 200)
+        raise HoldfastError(f"model: {choice} cannot be made ({reason}).") from None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * size > memory:
+        raise HoldfastError(
+            f"model: {choice} has weights of {size / 1e9:,.0f} GB, and a run holds at least four copies, more than the "
+            f"{memory / 1e9:,.0f} GB of this machine; make it smaller."
+        )
+
+
+def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:
+    """Raw samples as the model reads them: the image, its encoded features, or both."""
+    if encoder is None:
+        return raw
+    encoded = encoder.encode(raw.inputs[0])
+    return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
+
+
+def first_samples(task: Task, samples: int) -> Tensor:
+    """The first samples; where there are classes the first of each, as many of one as of another."""
+    if not task.kind.has_classes:
+        if len(task.train) < samples:
+            raise HoldfastError(f"samples: {task.name} has {len(task.train)} training samples, not {samples}.")
+        return torch.arange(samples)
+    each, labels = -(-samples // task.classes), task.train.labels
+    index = torch.cat([(labels == c).nonzero().flatten()[:each] for c in range(task.classes)]).sort().values
+    if len(index) < samples:
+        raise HoldfastError(f"samples: {task.name} has fewer than {each} training samples of some class.")
+    return index
+
+
+def moderators_samples(
+    experiment: Experiment, task: Task, prepare: Callable[[Samples], Samples], count: int
+) -> Samples:
+    """Samples that the moderator holds itself, for the trust rules that need some: drawn from the training samples."""
+    order = torch.randperm(len(task.train), generator=rng(experiment.seed, -1, -1, "the moderator's samples"))
+    return prepare(task.train.take(order[:count]))
+
+
+def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Deal the training samples out to the clients, and split each client's 80/10/10."""
+    partition = choose(PARTITIONS, experiment.partition, "partition")
+    refuse_without_classes(
+        task.kind, partition, f"partition {str(experiment.partition)!r}", "choose partition = 'iid' or 'sizes'"
+    )
+    shares = partition(task.train.labels, experiment.clients, rng(experiment.seed, -1, -1, "partition"))
+    if len(shares) != experiment.clients or any(len(share) == 0 for share in shares):
+        raise HoldfastError(
+            f"partition {experiment.partition} did not give each of {experiment.clients} clients samples."
+        )
+    return [split(share, rng(experiment.seed, -1, client, "split")) for client, share in enumerate(shares)]
+
+
+def try_out(plan: Plan) -> None:
+    """Try model, loss, metrics, attack and optimisers on a few samples: a misfit is a sentence now, not later."""
+    raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
+    few, model = plan.prepare(raw), plan.model().eval()
+    output = try_batch(plan, model, few, "model: it does not fit samples")
+    for metric in plan.task.metrics:
+        with named("metric", metric.name):
+            sums = metric.sums(output, few.labels)
+            if len(sums) != metric.width:
+                raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
+            json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
+    if plan.guard is not None:
+        method = plan.method
+        weights = shared(method.algorithm, weights_of(model))
+        server = method.algorithm.broadcast(method.algorithm.begin(weights))
+        check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
+    rehearse_steps(plan.experiment, plan.method, plan.first_state())
+    if plan.attack is None:
+        return
+    features = plan.prepare if plan.method.absence.needs_features else None
+    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(model), raw, features)
+    if poisoned is not None:
+        try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
+
+
+def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> Tensor:
+    """The model's output for a few samples; what fits neither kind nor loss is a sentence."""
+    inputs, labels = batch_on(model, few, torch.arange(len(few)))
+    try:
+        with torch.inference_mode(), autocast(plan.experiment.precision, plan.device):
+            output: Tensor = model(*inputs)
+            plan.task.kind.check_output(output, labels)
+            plan.task.loss(output, labels)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
+        reason = str(error).splitlines()[0]
+        raise HoldfastError(f"{misfit} of shape {shape} and their labels ({reason}).") from error
+    return output

@@ -1,0 +1,70 @@
+"""Tests the model of a round: on the moderator's test set, and at the clients on their own samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.types import Federation, Message, Reply, State, pack
+from holdfast.data.metrics import ACCURACY, value_of, values_of
+from holdfast.learning.loop import outputs_of
+from holdfast.models.networks import fill
+from holdfast.round import Record
+from holdfast.runs.build import Plan
+from holdfast.runs.outcome import guessing
+
+
+class Evaluator:
+    """Measures a run's models by the metrics of its task."""
+
+    def __init__(self, plan: Plan, federation: Federation) -> None:
+        task = plan.task
+        self._task, self._metrics = task, task.metrics
+        self._test = plan.prepare(task.test)
+        self._method = plan.method
+        self._model: nn.Module = plan.model()
+        by_accuracy = task.kind.has_classes and ACCURACY.name in {metric.name for metric in task.metrics}
+        self._chance = guessing(task.test.labels, task.classes) if by_accuracy else None
+        self._federation = federation
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
+
+    def evaluate(self, state: State, record: Record) -> Record:
+        """The record with the metrics overall, for each class, and at each client (also those that are away)."""
+        start = time.perf_counter()
+        model = self._method.absence.model_of(state)
+        fill(self._model, model, state.buffers)
+        test = self._thread.submit(outputs_of, self._model, self._test)
+        tensors = pack(**self._method.shared(model, state.buffers))
+        messages = [
+            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
+            for client in self._federation.clients
+        ]
+        replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
+        output = test.result()
+        return dataclasses.replace(
+            record,
+            measure=self._metrics[0].measure,
+            metrics=values_of(self._metrics, output, self._test.labels),
+            class_metrics=self._by_class(output),
+            client_metrics=self._by_client(replies),
+            chance=self._chance,
+            seconds={**record.seconds, "evaluate": time.perf_counter() - start},
+        )
+
+    def _by_class(self, output: Tensor) -> dict[str, list[float | None]]:
+        labels = self._test.labels
+        places = [(labels == c).nonzero().flatten() for c in range(self._task.classes)]
+        parts = [values_of(self._metrics, output[at], labels[at]) if len(at) else {} for at in places]
+        return {metric.name: [part.get(metric.name) for part in parts] for metric in self._metrics} if parts else {}
+
+    def _by_client(self, replies: list[Reply]) -> dict[str, dict[int, float]]:
+        """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
+        found: dict[str, dict[int, float]] = {}
+        for metric in self._metrics:
+            values = {reply.client: value_of(metric, reply.scalars["metrics"][metric.name]) for reply in replies}
+            found[metric.name] = {client: value for client, value in values.items() if value is not None}
+        return found

@@ -1,0 +1,192 @@
+"""An experiment is a TOML file read into a frozen dataclass; what is wrong with it is one sentence, before round 1."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.core.config import Choice, convert
+from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.tables import read_table
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
+
+    task: str = "fashion-mini"
+    data: str | None = None  # folder with the task's files
+    samples: int | None = None  # use only so many training samples, the same number of each class
+    model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
+    encoder: Choice = Choice("scattering")  # of a model that reads features
+    clients: int = 4
+    partition: Choice = Choice("dirichlet", argument="0.1")
+    scenario: Choice = Choice("none")
+    attack: Choice = Choice("none")
+    attackers: int = 0  # how many clients are hostile; which ones depends on the seed
+    algorithm: Choice = Choice("fedavg")
+    absence: Choice = Choice("none")
+    trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
+    protect: Choice = Choice("none")  # of updates: none, or dp-sgd
+    rounds: int = 24
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.02
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Choice = Choice("constant")  # of lr, over the rounds
+    optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
+    clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
+    server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
+    selection: Choice = Choice("all")  # who is asked to train in a round
+    max_norm: float | None = None  # an update with a larger norm is refused
+    agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
+    seed: int = 0
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+    workers: int | None = None  # none: as many as cores; 0: everything in this process
+    device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
+    precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
+    layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
+    patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
+
+    def __post_init__(self) -> None:
+        for key in CHOICES:  # from Python, "fedprox:0.1" will do
+            object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
+        for key, least in AT_LEAST.items():
+            value = getattr(self, key)
+            most = AT_MOST.get(key, 2**63)
+            if value is not None and not least <= value <= most:
+                also = f" and at most {most}" if value > most else ""
+                raise HoldfastError(f"{key} must be at least {least}{also}, got {brief(value)}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
+            raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
+        if self.attackers > self.clients:
+            raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
+        if (self.attack.name == "none") != (self.attackers == 0):
+            raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
+        if self.patience is not None and not 0 < self.patience < math.inf:
+            raise HoldfastError(f"patience must be positive seconds, got {self.patience}; leave it out to wait on.")
+        if self.agreed_samples is not None and (
+            len(self.agreed_samples) != self.clients or min(self.agreed_samples) < 1
+        ):
+            raise HoldfastError(f"agreed_samples must be {self.clients} positive numbers, one for each client.")
+        for key in ("max_norm", "clip_norm"):
+            value = getattr(self, key)
+            if value is not None and not 0 < value < math.inf:
+                raise HoldfastError(f"{key} must be positive, got {value}; leave it out for no bound.")
+
+    @property
+    def method(self) -> str:
+        """The three choices as one word, the usual ones left out: fedprox, fedavg+feddig, feddyn+krum."""
+        parts = [str(self.algorithm)]
+        parts += [str(self.absence)] if self.absence.name != "none" else []
+        parts += [str(self.trust)] if self.trust.name != "auto" else []
+        parts += [str(self.protect)] if self.protect.name != "none" else []
+        return "+".join(parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the result."""
+        usual = {f.name: plain(f.default) for f in fields(self) if f.name in LATER}
+        decisive = {
+            key: value
+            for key, value in self.as_json().items()
+            if key not in INDIFFERENT and not (key in usual and value == usual[key])
+        }
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def plain(value: object) -> object:
+    """A key's value as JSON says it."""
+    return value.as_json() if isinstance(value, Choice) else value
+
+
+# How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device")
+# Newer keys count only where they are used: fingerprints of older files stay the same.
+LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision")
+CHOICES = (
+    *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
+    *("schedule", "optimizer", "server_optimizer", "selection"),
+)
+AT_LEAST = {
+    "clients": 1,
+    "samples": 1,
+    "rounds": 1,
+    "epochs": 1,
+    "batch_size": 1,
+    "seed": 0,
+    "attackers": 0,
+    "weight_decay": 0,
+    "evaluate_every": 1,
+    "checkpoint_every": 1,
+    "workers": 0,
+}
+AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_000}
+
+
+def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
+    """An experiment from keys and values, each checked."""
+    hints = typing.get_type_hints(Experiment)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, hints)}")
+        values[key] = Choice.parse(value, key) if hints[key] is Choice else convert(value, hints[key], key)
+    return Experiment(**values)
+
+
+def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
+    """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
+    table = read_table(path)
+    if path.suffix == ".json":
+        table.pop("schema", None)  # of a run's own file
+    if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
+        table["data"] = str((path.parent / table["data"]).resolve())
+    if str(table.get("task", "")).endswith(".npz"):
+        table["task"] = str((path.parent / str(table["task"])).resolve())
+    for key in ("absence", "protect"):
+        if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
+            policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()
+            table[key] = {**table[key], "policy": str(policy)}
+    for change in changes:
+        set_key(table, change)
+    return from_table(table, str(path))
+
+
+def from_changes(changes: Iterable[str]) -> Experiment:
+    """The usual experiment with `key=value` changes."""
+    table: dict[str, Any] = {}
+    for change in changes:
+        set_key(table, change)
+    return from_table(table)
+
+
+def set_key(table: dict[str, Any], change: str) -> None:
+    """Apply one `key=value` or `key.option=value`.
+
+    >>> table = {"algorithm": "fedprox"}
+    >>> set_key(table, "algorithm.mu=0.1"); set_key(table, "lr=0.1"); table
+    {'algorithm': {'name': 'fedprox', 'mu': '0.1'}, 'lr': '0.1'}
+    """
+    key, equals, value = change.partition("=")
+    if not equals:
+        raise HoldfastError(f"--set {change!r}: expected key=value.")
+    key, dot, option = key.strip().partition(".")
+    if not dot:
+        table[key] = value
+        return
+    if key not in CHOICES:
+        raise HoldfastError(f"--set {change!r}: {key!r} has no options; {nearest(key, CHOICES)}")
+    current = Choice.parse(table.get(key, getattr(Experiment(), key)), key)
+    table[key] = {"name": current.head, **current.options, option: value}

@@ -1,0 +1,240 @@
+"""The final model of a run, to be used elsewhere: from raw samples to the probability of each class, or to a number.
+
+import holdfast.runs.export, numpy
+model = holdfast.runs.export.load_model("runs/mine")            # or its model.safetensors alone
+x = numpy.load("new.npz")["x"]                             # images (N, H, W) or (N, H, W, C), or vectors (N, D)
+probabilities = model.predict(x)                           # (N, classes)
+print([model.class_names[i] for i in probabilities.argmax(1)])
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from holdfast.absence import ABSENCES
+from holdfast.core.config import choose
+from holdfast.core.errors import HoldfastError, brief
+from holdfast.core.files import Store, load_tensors, read_metadata, write_file
+from holdfast.core.tables import parse_table
+from holdfast.core.types import Tensors
+from holdfast.data.kinds import KINDS, Classes
+from holdfast.data.named import load_task
+from holdfast.data.sources.arrays import Array, inputs, labels
+from holdfast.data.sources.npz import read_arrays
+from holdfast.data.task import Kind, Samples, Task
+from holdfast.learning.device import choose_device, outputs
+from holdfast.models.networks import fill
+from holdfast.runs.build import Plan, choose_model
+from holdfast.runs.experiment import from_table
+
+RECIPE = ("task", "model", "encoder", "absence")  # the keys of an experiment that decide how its model is built
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with all that it needs, its public encoder included."""
+
+    class_names: tuple[str, ...]  # none of a task without classes
+    shape: tuple[int, ...]  # of one sample: (channels, height, width), or (length,)
+    network: nn.Module  # float samples, images in [0, 1] -> probabilities (N, classes), or values (N, 1)
+    kind: Kind = field(default_factory=Classes)
+
+    def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
+        """The probabilities of classes, or the value, of each sample: images (N, H, W) or (N, H, W, C), or vectors."""
+        samples = inputs(Array(np.asarray(x), where))
+        if tuple(samples.shape[1:]) != self.shape:
+            raise HoldfastError(
+                f"{where}: its samples have shape {tuple(samples.shape[1:])}, but the model was trained on "
+                f"{self.shape} (channels first); bring them to that shape."
+            )
+        found = [self._some(part) for part in samples.split(BATCH)]
+        return np.asarray(torch.cat(found).numpy(), dtype=np.float32)
+
+    @torch.inference_mode()
+    def _some(self, samples: Tensor) -> Tensor:
+        batch, _ = Samples((samples,), torch.zeros(len(samples))).batch(torch.arange(len(samples)))
+        return outputs(self.network, batch[0])
+
+
+class Whole(nn.Module):
+    """Encoder, model and what its kind makes of the output (softmax) in one."""
+
+    def __init__(self, model: nn.Module, encoder: nn.Module | None, reads: tuple[str, ...], kind: Kind) -> None:
+        super().__init__()
+        self.model, self.encoder, self.reads, self.kind = model, encoder, reads, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = {"image": x}
+        if self.encoder is not None:
+            parts["features"] = self.encoder(x)
+        return self.kind.readout(self.model(*(parts[name] for name in self.reads)))
+
+
+def about_model(plan: Plan) -> dict[str, str]:
+    """What a model's file says of itself, so that it can be used without the run and without its data."""
+    table = plan.experiment.as_json()
+    encoder = plan.method.bench.about.encoder
+    return {
+        "task": plan.task.name,
+        "model": str(plan.experiment.model),
+        "kind": plan.task.kind.name,
+        "classes": "\n".join(plan.task.class_names),
+        "shape": json.dumps(list(plan.task.shape)),
+        "recipe": json.dumps({key: table[key] for key in RECIPE}),
+        "encoder_fingerprint": encoder,
+    }
+
+
+def load_model(source: Path | str, device: str = "auto") -> Trained:
+    """The model of a finished run, or of a model.safetensors alone, on a device of this machine."""
+    path, data = read_model(Path(source))
+    facts = read_metadata(data)
+    lacking = [key for key in ("recipe", "shape", "classes") if key not in facts]
+    if lacking:
+        raise HoldfastError(
+            f"{path} does not say how it is built ({', '.join(lacking)} is missing): it is not a model of Holdfast's."
+        )
+    table = parse_table(f'{{"shape": {facts["shape"]}, "recipe": {facts["recipe"]}}}'.encode(), f"{path}: its recipe")
+    sides, names = table["shape"], tuple(facts["classes"].split("\n")) if facts["classes"] else ()
+    if not isinstance(sides, list) or not all(type(side) is int and 0 < side < 1 << 20 for side in sides):
+        raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
+    if not isinstance(table["recipe"], dict):
+        raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
+    network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
+    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind)
+
+
+def rebuild(
+    facts: dict[str, str],
+    recipe: dict[str, Any],
+    shape: tuple[int, ...],
+    names: tuple[str, ...],
+    state: Tensors,
+    path: Path,
+) -> Whole:
+    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
+    experiment = from_table(recipe, str(path))
+    nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
+    if ":" in experiment.task:  # a user's own task may bring its own model and kind
+        task = load_task(experiment.task, None)
+    elif (kind := KINDS.get(facts.get("kind", Classes.name))) is not None:
+        task = Task(experiment.task, nothing, nothing, names, kind=kind)
+    else:
+        raise HoldfastError(f"{path} is of kind {brief(facts['kind'])}, which this version does not know.")
+    absence = choose(ABSENCES, experiment.absence, "absence")
+    build, reads, encoder, _ = choose_model(experiment, task, absence)
+    if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
+        raise HoldfastError(
+            f"{path} was trained on features of another encoder than the {experiment.encoder} of this version."
+        )
+    model = build()
+    wanted = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if {n: t.shape for n, t in wanted.items()} != {n: t.shape for n, t in state.items()}:
+        raise HoldfastError(
+            f"{path} does not fit the model {facts.get('model')} it names: weights differ in name or shape."
+        )
+    fill(model, state, state)
+    return Whole(model, encoder.network if encoder else None, reads, task.kind)
+
+
+def read_model(source: Path) -> tuple[Path, bytes]:
+    """The bytes of a model's file, checked against the run's manifest where there is one."""
+    path = source / "model.safetensors" if source.is_dir() else source
+    if source.is_dir() and not path.exists():
+        what = "is not finished" if (source / "experiment.json").exists() else "is not a run"
+        raise HoldfastError(f"{source} {what}: it has no model.safetensors; `holdfast resume` finishes a run.")
+    if not path.is_file():
+        raise HoldfastError(f"{path} does not exist; name a run, or the model.safetensors of one.")
+    data = Store(source).read(path.name) if source.is_dir() else path.read_bytes()
+    load_tensors(data, path)
+    return path, data
+
+
+def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
+    found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
+    x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
+    if x not in found:
+        raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")
+    if y not in found:
+        return found[x], None
+    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes()).numpy()
+    if len(known) != len(found[x]):
+        raise HoldfastError(f"{path}: {len(known)} labels in {y} for {len(found[x])} samples in {x}.")
+    return found[x], known
+
+
+def read_labels(array: Array, kind: Kind) -> Tensor:
+    """Labels as the kind reads them."""
+    if kind.has_classes:
+        return labels(array)
+    if array.values.dtype.kind not in "iuf":
+        raise HoldfastError(f"{array.where}: expected numbers, got {array.values.dtype}.")
+    return kind.read(torch.from_numpy(array.values.astype(np.float32)), 0, array.where)
+
+
+def export_safetensors(source: Path, out: Path) -> None:
+    """Copy the final model, checked, to one file that `holdfast predict` and any safetensors reader can use."""
+    write_file(out, read_model(source)[1])
+
+
+def export_onnx(source: Path, out: Path) -> None:
+    """Write the model, encoder and softmax included, as ONNX: x (N, *shape) float32 -> probabilities, or values."""
+    need("onnx", "onnxscript")
+    import onnx
+
+    model = load_model(source, "cpu")
+    sample = torch.zeros(2, *model.shape)  # two, for one would be taken for a constant
+    with quiet("torch.onnx._internal.exporter._registration"):
+        batch = torch.export.Dim("batch", min=1)
+        program = torch.onnx.export(
+            model.network,
+            (sample,),
+            input_names=["x"],
+            output_names=[model.kind.answer],
+            dynamic_shapes={"x": {0: batch}},
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise HoldfastError(f"{source}: PyTorch could not write this model as ONNX.")
+    proto = program.model_proto
+    names = {"class_names": "\n".join(model.class_names), "shape": json.dumps(list(model.shape))}
+    onnx.helper.set_model_props(proto, names)
+    onnx.checker.check_model(proto)
+    write_file(out, proto.SerializeToString())
+
+
+@contextmanager
+def quiet(logger: str) -> Iterator[None]:
+    """Leave out what a library says of packages that we do not need."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def need(*packages: str) -> None:
+    """Refuse, with what to do, where a package is not installed."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise HoldfastError(f"This needs {' and '.join(missing)}: pip install {' '.join(missing)}.")

@@ -1,0 +1,82 @@
+"""When a finished run has failed: nobody trained, no loss was finite, or the model cannot be told from guessing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.core.failures import LOG
+from holdfast.core.types import by_scenario
+from holdfast.round import NO_FINITE_LOSS, Record
+
+SURE = 2.33  # deviations: guessing does better once in a hundred test sets
+SLOWER = "a smaller lr may help"
+
+
+def guessing(labels: Tensor, classes: int) -> float | None:
+    """The accuracy that calling everything the most common class stays below in 99 of 100 test sets of this size.
+
+    None where even a perfect model could not be told from it.
+
+    >>> round(guessing(torch.arange(2000) % 10, 10), 4)  # 0.1 + 2.33 sqrt(0.1 x 0.9 / 2000)
+    0.1156
+    """
+    if labels.dim() != 1 or labels.is_floating_point() or len(labels) == 0:
+        return None
+    share = float(torch.bincount(labels, minlength=classes).max()) / len(labels)
+    bound = share + SURE * math.sqrt(share * (1 - share) / len(labels))
+    return bound if bound < 1 else None
+
+
+def find_failures(records: Sequence[Record], clients: int) -> list[str]:
+    """What went wrong so thoroughly that the run's result is none, each with a hint; clients that a scenario sends
+    away are no failure."""
+    silent = [record for record in records if nobody_trained(record, clients)]
+    refused = [record for record in silent if record.refused and all(map(by_scenario, record.absent.values()))]
+    failed = [record for record in silent if record not in refused]
+    found = []
+    if failed:
+        client, why = next((c, why) for c, why in failed[0].absent.items() if not by_scenario(why))
+        shown = f"its full error is in {LOG} of the run's folder, and on the screen with --debug"
+        hint = 'layout = "plain" may help' if "process died" in why else shown
+        found.append(
+            f"nobody trained in round {rounds_text([one.round for one in failed])}: client {client} {why}; {hint}."
+        )
+    if refused:
+        client, why = next(iter(refused[0].refused.items()))
+        found.append(
+            f"all updates were refused in round {rounds_of(refused)}: client {client}'s, because {why}; {SLOWER}."
+        )
+    if lossless := [record for record in records if NO_FINITE_LOSS in record.notes]:
+        found.append(f"no client's training loss was finite in round {rounds_of(lossless)}; {SLOWER}.")
+    last = next((record for record in reversed(records) if record.measure is not None), None)
+    if last is not None and last.measure is not None and last.leading is None:
+        found.append(f"the {last.measure.name} of the final model is not a finite number; {SLOWER}.")
+    if last is not None and last.accuracy is not None and last.chance is not None and last.accuracy <= last.chance:
+        found.append(
+            f"the final model is no better than guessing: {last.accuracy:.1%} of the test set is right, and always "
+            f"naming the most common class reaches up to {last.chance:.1%}; another lr or more rounds may help."
+        )
+    return found
+
+
+def nobody_trained(record: Record, clients: int) -> bool:
+    """Whether no client's update was taken although the scenario left somebody there."""
+    present = clients - sum(map(by_scenario, record.absent.values()))
+    return present > 0 and len(record.absent) + len(record.refused) >= clients
+
+
+def rounds_of(records: Sequence[Record]) -> str:
+    return rounds_text([record.round for record in records])
+
+
+def rounds_text(rounds: list[int]) -> str:
+    """Rounds as people count them, from 1.
+
+    >>> rounds_text([0]), rounds_text([4, 5, 7])
+    ('1', '5 and 2 later')
+    """
+    return f"{rounds[0] + 1}" if len(rounds) == 1 else f"{rounds[0] + 1} and {len(rounds) - 1} later"

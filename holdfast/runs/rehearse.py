@@ -1,0 +1,98 @@
+"""Whether an attack fits a run: rehearsed once before round 1; and whether it has any effect there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.absence import ABSENCES
+from holdfast.attacks import Attack, choose_attack, false_report, tamper_updates
+from holdfast.attacks.contract import answer, told
+from holdfast.context import Context
+from holdfast.core.config import choose
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import Tensors
+from holdfast.data.task import Samples
+from holdfast.runs.experiment import Experiment
+from holdfast.trust import TRUSTS
+
+
+def rehearse(
+    attack: Any,
+    hostile: Sequence[int],
+    context: Context,
+    model: Tensors,
+    few: Samples,
+    features: Callable[[Samples], Samples] | None,
+) -> Samples | None:
+    """Let the attack do each of its works once, for nothing; what does not fit is a sentence. Its poisoned samples.
+
+    `features` prepares samples where digests are made of them.
+    """
+    classes = context.bench.about.classes
+    generator = rng(context.seed, -1, -1, "rehearsal")
+    if isinstance(attack, Attack):
+        attack.check(context.clients, len(hostile))
+    if "update" in attack.kind:
+        nothing = {name: torch.zeros_like(weight) for name, weight in model.items()}
+        honest = [nothing] * (context.clients - len(hostile))
+        tamper_updates(attack, [nothing] * len(hostile), honest, model, generator, nothing)
+    if "tester" in attack.kind:
+        false_report(attack, {0: 0.5, 1: 0.25}, frozenset(hostile), generator)
+    if "digest" in attack.kind and features is not None:
+        spoiled = answer(attack, "spoil", features(few).inputs[-1], few.labels, classes, generator)
+        if not isinstance(spoiled, tuple) or [type(part) for part in spoiled] != [Tensor, Tensor]:
+            raise HoldfastError(f"{told(attack, 'spoil')} must answer with features and labels, two tensors.")
+    if "data" not in attack.kind:
+        return None
+    poisoned = answer(attack, "poison", few, classes, generator)
+    if not isinstance(poisoned, Samples):
+        raise HoldfastError(f"{told(attack, 'poison')} must answer with Samples, got {type(poisoned).__name__}.")
+    return poisoned
+
+
+def without_effect(experiment: Experiment) -> str | None:
+    """Why the experiment's attack changes nothing, if it does not.
+
+    >>> without_effect(Experiment(attack="falsedigest", attackers=1))
+    "attack 'falsedigest' has no effect: absence 'none' takes no digests."
+    >>> without_effect(Experiment(attack="liar", attackers=1))
+    """
+    attack = choose_attack(experiment.attack)
+    if attack is None:
+        return None
+    why = _asleep(attack, experiment) or _unheard(attack, experiment)
+    return f"attack '{experiment.attack}' has no effect: {why}" if why else None
+
+
+def _asleep(attack: Any, experiment: Experiment) -> str | None:
+    since = getattr(attack, "since", 0)
+    if since >= experiment.rounds:
+        return f"it begins after {since} rounds, and the run has {experiment.rounds}."
+    if getattr(attack, "omniscient", False) and experiment.attackers == experiment.clients:
+        return "it copies from honest clients, and there is none."
+    return None
+
+
+def _unheard(attack: Any, experiment: Experiment) -> str | None:
+    """Why nobody takes what it falsifies."""
+    honest_update = "update" not in attack.kind or getattr(attack, "update", None) == "honest"  # of a lying tester
+    if not honest_update or "data" in attack.kind:
+        return None
+    if "digest" in attack.kind:
+        absence = choose(ABSENCES, experiment.absence, "absence")
+        return None if absence.needs_features else f"absence '{experiment.absence}' takes no digests."
+    if experiment.trust.name == "auto":
+        return "the algorithm's own weights ask no testers; choose a trust rule that does."
+    rule = choose(TRUSTS, experiment.trust, "trust")
+    return None if rule.testing(0) is not None else f"trust '{experiment.trust}' asks no testers."
+
+
+def refuse_without_effect(experiment: Experiment) -> None:
+    """Refuse an attack that changes nothing, where it is not compared with others."""
+    if why := without_effect(experiment):
+        raise HoldfastError(why)

@@ -1,0 +1,327 @@
+"""A run is a folder that survives anything: kill the process at any moment, resume, and the bits are the same.
+
+experiment.json       what was asked for
+environment.jsonl     versions and machine, one line for each start or resume
+rounds.jsonl          one line for each round
+checkpoints/          the state between two rounds, the last few
+digests/, clients/    what stands in for clients; what clients remember (on one machine they live here)
+hostile/              what hostile clients that look back remember together (an experiment with attackers only)
+model.safetensors     the final model
+manifest.jsonl        SHA-256 of every file but the .jsonl ones
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import safetensors.torch
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import (
+    Damaged,
+    Store,
+    append_line,
+    drop_unfinished,
+    load_tensors,
+    make_folder,
+    read_lines,
+    save_tensors,
+    write_file,
+)
+from holdfast.core.tables import parse_table
+from holdfast.core.types import State, Tensors
+from holdfast.data.metrics import ACCURACY, Measure
+from holdfast.round import Record
+from holdfast.runs.environment import environment
+from holdfast.runs.experiment import Experiment, from_table
+from holdfast.runs.outcome import find_failures
+from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
+
+SCHEMA = 1
+KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
+
+
+@dataclass
+class Run:
+    """The folder of one run, held by one process at a time."""
+
+    folder: Path
+    experiment: Experiment
+    notes: list[str] = field(default_factory=list)  # what was found damaged, and what was done about it
+    _lock: IO[str] | None = None
+    _digests: dict[int, tuple[Tensors, str]] = field(default_factory=dict)  # as saved, and under which name
+
+    @classmethod
+    def create(cls, folder: Path, experiment: Experiment) -> Run:
+        refuse_used(folder)
+        make_folder(folder)
+        run = cls(folder, experiment)
+        run._hold()
+        try:
+            refuse_used(folder)  # again: another process may have been quicker
+            text = json.dumps({"schema": SCHEMA, **experiment.as_json()}, indent=1)
+            run._store.write("experiment.json", text.encode())
+            run._note_environment()
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """The run in a folder, to be read."""
+        if not (folder / "experiment.json").exists():
+            raise HoldfastError(f"{folder} is not a run: it has no experiment.json.")
+        table = parse_table(Store(folder).read("experiment.json"), str(folder / "experiment.json"))
+        if table.pop("schema", None) != SCHEMA:
+            raise HoldfastError(
+                f"{folder} was written by another version of Holdfast, whose runs this one cannot read."
+            )
+        return cls(folder, from_table(table, str(folder / "experiment.json")))
+
+    @classmethod
+    def resume(cls, folder: Path) -> Run:
+        """The run in a folder, to go on with."""
+        run = cls.open(folder)
+        run._hold()
+        try:
+            run._note_environment()
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "model.safetensors").exists()
+
+    def save(self, state: State, record: Record) -> None:
+        """Write a round down, then the state after it: a kill between the two repeats the round."""
+        append_line(self.folder / "rounds.jsonl", record_to_json(record))
+        if state.round % self.experiment.checkpoint_every == 0 or state.round == self.experiment.rounds:
+            self._checkpoint(state)
+
+    def last_state(self) -> State | None:
+        """The state of the newest checkpoint that is whole; a damaged file is set aside and named."""
+        state, damages = None, 0
+        for path in sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True):
+            try:
+                state = self._read_state(f"checkpoints/{path.name}")
+                break
+            except Damaged as damage:
+                damages += 1
+                self.notes.append(str(damage))
+        if damages:
+            self.notes.append(
+                f"The run goes on from the checkpoint of round {state.round}, the newest that is whole."
+                if state
+                else "No checkpoint is whole, so the run starts afresh."
+            )
+        self._forget_after(state.round if state else 0)
+        return state
+
+    def records(self) -> list[Record]:
+        """The rounds so far, each once."""
+        lines = self._round_lines()
+        return [record_from_json(lines[round], self.experiment.clients) for round in sorted(lines)]
+
+    def drop_damaged_model(self) -> None:
+        """Set the final model aside if it is damaged: the run then counts as unfinished, and writes it again."""
+        if self.finished:
+            try:
+                self._read("model.safetensors")
+            except Damaged as damage:
+                self.notes.append(str(damage))
+
+    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str]) -> None:
+        """Write the final model: weights and buffers under the names of its state_dict."""
+        self._store.write("model.safetensors", save_tensors({**model, **buffers}, about))
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def _store(self) -> Store:
+        return Store(self.folder)
+
+    def _hold(self) -> None:
+        try:
+            lock = open(self.folder / ".lock", "w")  # noqa: SIM115 (held until close)
+        except OSError as error:
+            raise HoldfastError(f"Cannot write in {self.folder}: {error.strerror}.") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise HoldfastError(f"Another process is at work on {self.folder}; wait for it or end it first.") from None
+        self._lock = lock
+        drop_unfinished(self.folder)
+
+    def _note_environment(self) -> None:
+        here, before = environment(), read_lines(self.folder / "environment.jsonl")
+        if before and (changed := {key for key in here if here[key] != before[-1].get(key)} - {"pid"}):
+            self.notes.append(
+                f"Since the last start of this run {', '.join(sorted(changed))} changed: bits may differ."
+            )
+        append_line(self.folder / "environment.jsonl", here)
+
+    def _checkpoint(self, state: State) -> None:
+        digests = {client: self._save_digest(client, state) for client in state.digests}
+        self._store.write(f"checkpoints/{state.round:06d}.safetensors", state_to_bytes(state, digests))
+        for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
+            old.unlink()
+
+    def _save_digest(self, client: int, state: State) -> str:
+        """A digest is written once, when it is new."""
+        saved = self._digests.get(client)
+        if saved is None or saved[0] is not state.digests[client]:
+            name = f"digests/{client:04d}-{state.round:06d}.safetensors"
+            self._store.write(name, safetensors.torch.save(state.digests[client]))
+            saved = self._digests[client] = (state.digests[client], name)
+        return saved[1]
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return self._store.read(name)
+        except FileNotFoundError:
+            raise Damaged(f"{self.folder / name} is missing.") from None
+        except Damaged as damage:
+            raise Damaged(f"{damage} It was set aside as {self._store.set_aside(name).name}.") from None
+
+    def _read_state(self, name: str) -> State:
+        data = self._read(name)
+        try:
+            state, files = state_from(data, self.experiment.clients)
+        except Damaged as damage:
+            aside = self._store.set_aside(name).name
+            raise Damaged(f"{self.folder / name} is damaged: {damage} It was set aside as {aside}.") from None
+        digests = {}
+        for client, file in files.items():
+            try:
+                digests[client] = load_tensors(self._read(file), self.folder / file)
+            except Damaged as damage:
+                self.notes.append(f"{damage} The run goes on without it until client {client} has sent it again.")
+                continue
+            self._digests[client] = (digests[client], file)
+        return dataclasses.replace(state, digests=digests)
+
+    def _round_lines(self) -> dict[int, dict[str, object]]:
+        """The newest line of each round, those left out that make no record."""
+        lines = {}
+        for line in read_lines(self.folder / "rounds.jsonl"):
+            with suppress(HoldfastError):
+                lines[record_from_json(line, self.experiment.clients).round] = line
+        return lines
+
+    def _forget_after(self, round: int) -> None:
+        """Drop the rounds that were written down but whose state was lost: they will be played again."""
+        kept = {r: line for r, line in sorted(self._round_lines().items()) if r < round}
+        if lost := [str(r + 1) for r in range(round) if r not in kept]:
+            self.notes.append(f"rounds.jsonl is damaged: what it said of round {', '.join(lost)} is lost.")
+        path = self.folder / "rounds.jsonl"
+        data = "".join(json.dumps(line) + "\n" for line in kept.values()).encode()
+        if path.exists() and path.read_bytes() != data:
+            write_file(path, data)
+
+
+def refuse_used(folder: Path) -> None:
+    """A run starts in a folder of its own, where only clients' policies and ledgers may lie already.
+
+    What a start that was killed at once left there does not count.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise HoldfastError(f"{folder} is a file; --out names a new folder.")
+    left = re.compile(
+        r"\.lock|manifest\.jsonl|\.experiment\.json\.\d+\.tmp"
+        r"|clients(/\d{4})?|(clients/\d{4}/)?privacy(\.toml|-ledger\.json(\.count|\.lock)?)"
+    )
+    if folder.exists() and any(not left.fullmatch(path.relative_to(folder).as_posix()) for path in folder.rglob("*")):
+        raise HoldfastError(
+            f"{folder} is not empty; `holdfast resume {folder}` goes on with a run, --out names a new one."
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run came to."""
+
+    experiment: Experiment
+    records: Sequence[Record]
+    folder: Path | None = None
+    state: State | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """How the leading metric is read; accuracy before the first test."""
+        return next((r.measure for r in reversed(self.records) if r.measure is not None), ACCURACY)
+
+    @property
+    def leading(self) -> list[float]:
+        """The leading metric on the test set after each round that was evaluated."""
+        return [record.leading for record in self.records if record.leading is not None]
+
+    @property
+    def final(self) -> float | None:
+        """Mean of the leading metric over the last tenth of the rounds, at least three; none before the first test."""
+        return mean_of_last(self.leading)
+
+    @property
+    def final_text(self) -> str:
+        """What the leading metric came to, with its unit."""
+        return "unknown" if self.final is None else self.measure.text(self.final)
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Test accuracy after each round that was evaluated, of a classification."""
+        return [record.accuracy for record in self.records if record.accuracy is not None]
+
+    @property
+    def final_accuracy(self) -> float:
+        """Mean test accuracy over the last tenth of the rounds, at least three."""
+        final = mean_of_last(self.accuracy)
+        if final is None:
+            raise HoldfastError(f"This run has no accuracy; history.final is its {self.measure.name}.")
+        return final
+
+    @property
+    def failures(self) -> list[str]:
+        """Why this run's result is none, if so: nobody trained, no loss was finite, no better than guessing."""
+        return find_failures(self.records, self.experiment.clients)
+
+    @property
+    def seconds(self) -> float:
+        return sum(sum(record.seconds.values()) for record in self.records)
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(record.bytes_up for record in self.records)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(record.bytes_down for record in self.records)
+
+    def to_pandas(self) -> Any:
+        """One row for each round, with a column for each metric (needs pandas)."""
+        import pandas
+
+        return pandas.DataFrame([{**record_to_json(record), **record.metrics} for record in self.records])
+
+
+def mean_of_last(values: Sequence[float]) -> float | None:
+    """Mean of the last tenth, at least three.
+
+    >>> mean_of_last([9.0, 1.0, 2.0, 3.0]), mean_of_last([])
+    (2.0, None)
+    """
+    last = values[-max(3, -(-len(values) // 10)) :]
+    return sum(last) / len(last) if last else None

@@ -1,0 +1,133 @@
+"""What a jury knows of each client: from this round's reports to its standing (steps 4 to 7 of jury.py).
+
+The memory is tensors with one entry for each client, so that it is saved with the run and resumes to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from holdfast.core.types import Tensors
+from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
+
+RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
+FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
+TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
+HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
+LEARNT = 0.3  # share of a round in a witness's credibility
+DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
+
+Told = Mapping[int, Mapping[int, float]]  # witness -> client -> value in [0, 1]
+
+
+def first_memory(clients: int) -> Tensors:
+    """Nobody is known."""
+    values, rounds = torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.int64)
+    return {
+        "reputation": values.clone(),
+        "accused": values.clone(),
+        "planted": values.clone(),
+        "grounds": values.clone(),  # what the reputation rests on: how much the rounds count that are in it
+        "doubts": rounds.clone(),  # rounds of harm in bad standing, less the good ones since
+        "reformed": rounds.clone(),  # rounds without harm in bad standing, less those with
+        "credibility": torch.ones(clients, dtype=torch.float64),
+        "testified": rounds.clone(),  # in which it was a witness
+        "testers": torch.zeros(clients, dtype=torch.bool),
+        "scale": torch.zeros((), dtype=torch.float64),
+    }
+
+
+def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int) -> Tensors:
+    """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted."""
+    after = {name: tensor.clone() for name, tensor in memory.items()}
+    if not told:
+        return after
+    witnesses = sorted(told)
+    values = matrix_of(told, witnesses, clients)
+    credibility = after["credibility"].numpy()
+    agreed = agreement(values, credibility[witnesses])
+    testified = after["testified"].numpy()
+    rate = np.maximum(LEARNT, 1 / (testified[witnesses] + 1))
+    credibility[witnesses] += rate * (agreed - credibility[witnesses])
+    testified[witnesses] += 1
+    help_found = consensus(values, credibility[witnesses])
+    scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
+    after["scale"].fill_(scale)
+    evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
+    harm = np.clip(help_found / apart(values, credibility[witnesses]), -3, 0)
+    reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
+    counts = max(0.0, float(np.median(evidence))) ** 2
+    grounds[clients] = (1 - slow) * grounds[clients] + counts
+    rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
+    reputation[clients] += rate * (evidence - reputation[clients])
+    accused[clients] += fast * (harm - accused[clients])
+    plants = planting(after, clients)
+    count_rounds(after, clients, (harm < HARM) | plants, (np.median(evidence) > TELLING) | plants, most)
+    return after
+
+
+def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling: Flags, most: int) -> None:
+    """Rounds for and against each client; who was in bad standing and does no more harm is pardoned after `most`.
+
+    A pardoned client is as one never heard of. Late in training, when hardly any round tells much, a reputation would
+    not mend by itself.
+    """
+    doubts, reformed = memory["doubts"].numpy(), memory["reformed"].numpy()
+    change = np.where(doubtful(memory, clients), (harmed & telling).astype(int), -1)
+    doubts[clients] = np.clip(doubts[clients] + change, 0, most)
+    unheard = standing(memory, clients) < 0.5
+    reformed[clients] = np.where(unheard, np.maximum(reformed[clients] + np.where(harmed, -1, 1), 0), 0)
+    pardoned = [client for client in clients if reformed[client] >= most]
+    for name in ("reputation", "grounds", "accused", "planted", "doubts", "reformed"):
+        memory[name][pardoned] = 0
+
+
+def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
+    """Step 7: what is known after this round's search for backdoors, if there was one.
+
+    All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
+    """
+    if not innocence:
+        return memory
+    witnesses = sorted(innocence)
+    found = -weighted_median(-matrix_of(innocence, witnesses, clients), np.ones(len(witnesses)))
+    planted = memory["planted"].clone()
+    before = planted.numpy()[list(clients)]
+    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + FORGIVEN * (found - before)))
+    return {**memory, "planted": planted}
+
+
+def standing(memory: Tensors, clients: Sequence[int]) -> Values:
+    """From 0 (its updates do harm) to 1; who was never heard of is in good standing."""
+    found = np.ones(len(clients))
+    for name, (low, high) in RAMPS.items():
+        found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
+    return found
+
+
+def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:
+    """Who is below what an honest client falls to, even late in training, when nobody helps much."""
+    found = np.zeros(len(clients))
+    for name, much in DOUBTFUL.items():
+        found += np.minimum(memory[name].numpy()[list(clients)] / much, 0)
+    return np.asarray(found < -1) | planting(memory, clients)
+
+
+def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
+    """Whose updates make a backdoor, as far as the witnesses can tell."""
+    return np.asarray(memory["planted"].numpy()[list(clients)] < RAMPS["planted"][0])
+
+
+def why(memory: Tensors, client: int) -> str:
+    """What speaks against a client."""
+    help_given = float(memory["reputation"][client])
+    if planting(memory, [client])[0]:
+        return (
+            f"its updates give a small bright square a meaning, as a backdoor does ({memory['planted'][client]:+.2f})"
+        )
+    harms = float(memory["accused"][client]) < RAMPS["accused"][1] or help_given < RAMPS["reputation"][0]
+    what = "its updates harm what others hold" if harms else "its updates help nobody"
+    return f"{what} (help {help_given:+.2f} of the usual)"

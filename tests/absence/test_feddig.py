@@ -1,0 +1,375 @@
+"""Algorithm 1 of FedDig, line by line, on numbers that can be checked by hand.
+
+Two clients; M_t = 0 (2 x 2, no bias), so softmax gives (1/2, 1/2). Client 1's digest is one row, D_R = (1, 0) with
+D_y = (1/4, 3/4); client 0's is D_R = (0, 1) with D_y = (1, 0). One step of plain SGD, lr = 0.1.
+
+    stand-in of 1   gradient (p - D_y) D_R' = (1/4, -1/4)' (1, 0), so its update is [[-.025, 0], [.025, 0]]
+    A_t, 1/n        half of client 0's update [[.2, 0], [0, .4]] and half of the stand-in's: [[.0875, 0], [.0125, .2]]
+    server step     at (1, 0) the logits are (.0875, .0125): p = s(.075), D_y = 1/4; at (0, 1) they are (0, .2):
+                    p = s(-.2), D_y = 1; with s(x) = 1/(1 + e^-x). The mean gradient's first row is
+                    ((s(.075) - 1/4)/2, (s(-.2) - 1)/2), its second row the opposite.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from feddig_helpers import ABOUT, OneLayer, Script, digest_of, method_with, reply, sealed, start
+
+from holdfast.absence import FedDig
+from holdfast.absence.feddig import StandIns
+from holdfast.algorithms import AdaBest, FedAvg, FedDyn, Scaffold
+from holdfast.core.errors import HoldfastError
+from holdfast.core.randomness import rng
+from holdfast.core.types import Absent, Message, Reply, State, Tensors
+from holdfast.data.task import Samples
+from holdfast.digests import release
+from holdfast.digests.digest import open_digest
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.models.networks import fill, weights_of
+from holdfast.round import Method, Record, play_round
+
+ZERO = [[0.0, 0.0], [0.0, 0.0]]
+FROM_CLIENT_0 = [[0.2, 0.0], [0.0, 0.4]]
+STAND_IN = [[-0.025, 0.0], [0.025, 0.0]]
+AGGREGATE = [[0.0875, 0.0], [0.0125, 0.2]]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+GRADIENT = [[(sigmoid(0.075) - 0.25) / 2, (sigmoid(-0.2) - 1) / 2]]
+GRADIENT.append([-GRADIENT[0][0], -GRADIENT[0][1]])
+SERVER_STEP = -0.1 * torch.tensor(GRADIENT)
+DIGESTS = {0: sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]])), 1: sealed(digest_of([[1.0, 0.0]], [[0.25, 0.75]]))}
+
+
+def only_client_0(message: Message) -> Reply | Absent:
+    return reply(0, FROM_CLIENT_0) if message.client == 0 else Absent(1, "away")
+
+
+def both(message: Message) -> Reply | Absent:
+    return reply(message.client, FROM_CLIENT_0)
+
+
+def nobody(message: Message) -> Reply | Absent:
+    return Absent(message.client, "away")
+
+
+def round_of(feddig: FedDig, answer=only_client_0, digests: dict[int, Tensors] | None = None):  # type: ignore[no-untyped-def]
+    method = method_with(feddig)
+    state = replace(start(method), digests=DIGESTS if digests is None else digests)
+    return play_round(state, Script(2, answer), method)
+
+
+def w(state: State) -> torch.Tensor:
+    return state.model["w"]
+
+
+def assert_close(found: torch.Tensor, expected: object) -> None:
+    torch.testing.assert_close(found, torch.as_tensor(expected), atol=1e-7, rtol=0)
+
+
+def test_a_stand_in_trains_on_the_digest_as_a_client_on_its_samples() -> None:
+    method = method_with(FedDig())
+    state = replace(start(method), digests=DIGESTS)
+    update = FedDig().recall(state, method, 1)  # lines 14-16
+    assert_close(update.delta["w"], STAND_IN)
+    assert (update.client, update.synthetic, update.samples, update.steps) == (1, True, 4, 1)
+
+
+def test_the_aggregate_weighs_clients_and_stand_ins_alike() -> None:
+    after, record = round_of(FedDig(server_epochs=0))  # line 19 alone
+    assert_close(w(after), AGGREGATE)
+    assert record.stand_ins == [1]
+    assert record.weights == {0: 0.5, 1: 0.5}
+    assert record.absent == {1: "away"}
+
+
+def test_the_server_step_starts_at_the_aggregate_and_learns_from_all_digests() -> None:
+    after, _ = round_of(FedDig(server_epochs=1))  # lines 20-22
+    assert_close(w(after), torch.tensor(AGGREGATE) + SERVER_STEP)
+
+
+def test_the_literal_reading_of_line_22_throws_the_updates_away() -> None:
+    after, _ = round_of(FedDig(server_epochs=1, literal=True))
+    assert_close(w(after), SERVER_STEP)  # M_t is zero
+
+
+def test_the_server_step_has_a_learning_rate_of_its_own() -> None:
+    after, _ = round_of(FedDig(server_epochs=1, server_lr=0.5))
+    assert_close(w(after), torch.tensor(AGGREGATE) + 0.5 * SERVER_STEP)
+
+
+def test_literal_without_a_server_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="server_epochs must be at least 1"):
+        FedDig(literal=True, server_epochs=0)
+
+
+def test_the_server_step_is_train_on_the_digests_and_nothing_else() -> None:
+    """The same bits as the client's loop, started by hand at A_t, over two epochs with momentum."""
+    method = method_with(FedDig(server_epochs=2), momentum=0.9)
+    state = replace(start(method), digests=DIGESTS)
+    after, _ = play_round(state, Script(2, only_client_0), method)
+    before, _ = play_round(state, Script(2, only_client_0), method_with(FedDig(server_epochs=0), momentum=0.9))
+    model = OneLayer()
+    fill(model, before.model, {})
+    opened = [open_digest(DIGESTS[client]) for client in (0, 1)]
+    data = Samples((torch.cat([d.features for d in opened]),), torch.cat([d.labels for d in opened]))
+    learning = replace(method.learning, epochs=2)
+    train(model, data, learning, rng(0, 0, -1, "server step"), TaskLoss(torch.nn.functional.cross_entropy))
+    assert torch.equal(weights_of(model)["w"], w(after))
+
+
+@pytest.mark.parametrize(("settle", "stepped"), [("always", True), ("when-absent", False)])
+def test_while_all_are_there_the_server_step_can_be_left_out(settle: str, stepped: bool) -> None:
+    after, record = round_of(FedDig(server_epochs=1, settle=settle), both)  # type: ignore[arg-type]
+    assert torch.allclose(w(after), torch.tensor(FROM_CLIENT_0)) is not stepped
+    assert record.stand_ins == []
+
+
+def test_when_absent_means_as_always_once_somebody_is_away() -> None:
+    one, _ = round_of(FedDig(settle="when-absent"))
+    other, _ = round_of(FedDig(settle="always"))
+    assert torch.equal(w(one), w(other))
+
+
+def test_a_refused_update_is_an_absence_with_a_stand_in() -> None:
+    def broken(message: Message) -> Reply | Absent:
+        return reply(message.client, FROM_CLIENT_0 if message.client == 0 else [[math.nan, 0.0], [0.0, 0.0]])
+
+    after, record = round_of(FedDig(server_epochs=0), broken)
+    assert list(record.refused) == [1]
+    assert_close(w(after), AGGREGATE)
+
+
+def test_a_client_without_a_digest_is_missed() -> None:
+    after, record = round_of(FedDig(server_epochs=0), digests={0: DIGESTS[0]})
+    assert_close(w(after), FROM_CLIENT_0)
+    assert record.stand_ins == []
+
+
+def test_with_all_clients_gone_the_stand_ins_go_on_alone() -> None:
+    # Stand-in of 0: gradient (1/2 - 1, 1/2)' (0, 1), so its update is [[0, .05], [0, -.05]].
+    after, record = round_of(FedDig(server_epochs=0), nobody)
+    assert_close(w(after), [[-0.0125, 0.025], [0.0125, -0.025]])
+    assert record.stand_ins == [0, 1]
+    assert record.loss is None
+
+
+def test_with_all_gone_and_no_digest_nothing_changes() -> None:
+    after, record = round_of(FedDig(), nobody, digests={})
+    assert_close(w(after), ZERO)
+    assert after.round == 1
+    assert record.stand_ins == []
+
+
+def test_the_averaged_server_model_follows_slowly_and_is_what_is_tested() -> None:
+    feddig = FedDig(server_epochs=0, ema=0.75)
+    method = method_with(feddig)
+    state = replace(start(method), digests=DIGESTS)
+    first, _ = play_round(state, Script(2, only_client_0), method)
+    assert_close(feddig.model_of(first)["w"], w(first))  # the average starts at the first model
+    second, _ = play_round(first, Script(2, only_client_0), method)
+    assert_close(feddig.model_of(second)["w"], 0.75 * w(first) + 0.25 * w(second))
+
+
+def test_a_digest_travels_once_and_a_refreshed_one_replaces_it() -> None:
+    newer = sealed(digest_of([[1.0, 0.0]], [[0.0, 1.0]]))
+
+    def answer(message: Message) -> Reply | Absent:
+        if not message.scalars["digest"]:
+            return reply(message.client, ZERO)
+        return reply(message.client, ZERO, DIGESTS[message.client] if message.round == 0 else newer)
+
+    method = method_with(FedDig(refresh=2))
+    state, wanted, held = start(method), [], []
+    for _ in range(4):
+        script = Script(2, answer)
+        state, _ = play_round(state, script, method)
+        wanted.append([message.scalars["digest"] for message in script.heard])
+        held.append(state.digests[1]["manifest"])
+    assert wanted == [[True, True], [False, False], [True, True], [False, False]]
+    assert held[1] is DIGESTS[1]["manifest"]
+    assert held[2] is newer["manifest"]
+    assert held[3] is newer["manifest"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "times"),
+    [(FedAvg(), 1.0), (AdaBest(mu=0.0, beta=0.5), 1.75), (FedDyn(alpha=0.1), 3.0), (Scaffold(), 1.0)],
+    ids=repr,
+)
+def test_the_server_step_counts_once_whatever_the_algorithm_remembers(algorithm: FedAvg, times: float) -> None:
+    """Both clients send D in the first round, nothing in the second; only the first has a server step, s.
+
+    AdaBest  m_1 = D, w = D + D/2, then s: 1.5 D + s. The second mean is that; w = 1.5 D + s + (1.5 D - D)/2: s once.
+    FedDyn   h = -alpha D, w = D + D, then s; the second round adds D once more: 3 D + s.
+    """
+    with_step, without = (method_with(FedDig(settle="always", server_epochs=n), algorithm) for n in (1, 0))
+    begun = replace(start(without), digests=DIGESTS)
+    state, _ = play_round(begun, Script(2, both), with_step)
+    step = w(state) - w(play_round(begun, Script(2, both), without)[0])
+    assert float(step.abs().max()) > 0.01
+    after, _ = play_round(state, Script(2, lambda message: reply(message.client, ZERO)), without)
+    torch.testing.assert_close(w(after), times * torch.tensor(FROM_CLIENT_0) + step, atol=1e-6, rtol=0)
+
+
+def test_a_digest_is_unpacked_once_and_a_newer_one_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[Tensors] = []
+
+    def counted(tensors: Tensors, **facts: object) -> object:
+        unpacked.append(tensors)
+        return open_digest(tensors, **facts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(release, "open_digest", counted)
+    method = method_with(FedDig())
+    state = replace(start(method), digests=DIGESTS)
+    for _ in range(3):
+        state, _ = play_round(state, Script(2, only_client_0), method)
+    assert len(unpacked) == 2
+    newer = sealed(digest_of([[1.0, 0.0]], [[0.0, 1.0]]))
+    state, _ = play_round(replace(state, digests={**DIGESTS, 1: newer}), Script(2, only_client_0), method)
+    assert len(unpacked) == 3
+    kept, _ = play_round(state, Script(2, only_client_0), method)
+    anew, _ = play_round(state, Script(2, only_client_0), method_with(FedDig()))
+    assert torch.equal(w(kept), w(anew))
+
+
+def test_a_late_joiners_digest_counts_from_its_first_round_on() -> None:
+    def answer(message: Message) -> Reply | Absent:
+        if message.client == 1 and message.round != 1:
+            return Absent(1, "away")
+        return reply(message.client, ZERO, DIGESTS[message.client] if message.scalars["digest"] else None)
+
+    method = method_with(FedDig(server_epochs=0))
+    state, records = start(method), []
+    for _ in range(3):
+        state, record = play_round(state, Script(2, answer), method)
+        records.append(record)
+    assert [record.stand_ins for record in records] == [[], [], [1]]
+    assert sorted(state.digests) == [0, 1]
+    assert_close(w(state), torch.tensor(STAND_IN) / 2)
+
+
+def test_a_stand_in_steps_down_at_once_when_its_client_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 1 was away, so its stand-in has begun; it answers nevertheless, and only its answer counts."""
+    method = method_with(FedDig(server_epochs=0))
+    state = replace(start(method), digests=DIGESTS, absent=(1,))
+    after, record = play_round(state, Script(2, both), method)
+    assert record.stand_ins == []
+    assert_close(w(after), FROM_CLIENT_0)
+    assert after.absent == ()
+    assert int(after.absence["stood_in"][1]) == -1
+
+
+def test_stand_ins_that_were_begun_early_give_the_same_bits() -> None:
+    method = method_with(FedDig())
+    state = replace(start(method), digests=DIGESTS)
+    late, _ = play_round(state, Script(2, only_client_0), method)
+    early, _ = play_round(replace(state, absent=(1,)), Script(2, only_client_0), method)
+    assert torch.equal(w(late), w(early))
+
+
+def test_stand_ins_nobody_waited_for_are_not_lost_work_for_others() -> None:
+    method = method_with(FedDig())
+    state = replace(start(method), digests=DIGESTS, absent=(0, 1))
+    assert StandIns(FedDig(), state, range(2), method).result([]) == []
+    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1])] == [1]
+
+
+# Bad digests: one sentence, and nothing is lost -------------------------------------------------------------------
+
+
+def change(digest: Tensors, **tensors: torch.Tensor) -> Tensors:
+    return {**digest, **tensors}
+
+
+BAD = {
+    "of another task": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], task="other")), "made for task 'other'"),
+    "of another encoder": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], encoder="x")), "made for encoder 'x'"),
+    "of other classes": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0, 0.0]])), "made for classes 3"),
+    "with features too long": (sealed(digest_of([[0.0, 1.0, 2.0]], [[1.0, 0.0]])), "made for feature shape [3]"),
+    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "made for feature shape [1, 2]"),
+    "damaged": (change(DIGESTS[1], features=torch.ones(1, 2)), "SHA-256"),
+    "not a number": (change(DIGESTS[1], features=torch.full((1, 2), math.nan)), "damaged"),
+    "empty": ({"manifest": torch.zeros(0, dtype=torch.uint8)}, "no readable manifest"),
+    "absent with a reason": ({"none": torch.tensor(list(b"few"), dtype=torch.uint8)}, "too few records"),
+    "absent with a long reason": ({"none": torch.full((10_000,), 255, dtype=torch.uint8)}, "there is none"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_digest_is_refused_with_a_sentence_and_the_update_counts(kind: str) -> None:
+    bad, reason = BAD[kind]
+
+    def answer(message: Message) -> Reply | Absent:
+        return reply(message.client, FROM_CLIENT_0, bad if message.client == 1 else DIGESTS[0])
+
+    after, record = round_of(FedDig(server_epochs=0), answer, digests={1: DIGESTS[1]})
+    assert_close(w(after), FROM_CLIENT_0)
+    assert after.digests[1] is DIGESTS[1], "the digest it had stays in force"
+    assert after.digests[0] is not None
+    [note] = notes(record)
+    assert note.startswith("client 1's digest is refused: ")
+    assert reason in note
+    assert len(note) < 700
+
+
+def notes(record: Record) -> list[str]:
+    return list(record.notes)
+
+
+def test_a_digest_that_is_refused_is_asked_for_again() -> None:
+    def answer(message: Message) -> Reply | Absent:
+        return reply(message.client, ZERO, BAD["of another task"][0] if message.client == 1 else None)
+
+    method: Method = method_with(FedDig())
+    state, _ = play_round(start(method), Script(2, answer), method)
+    script = Script(2, answer)
+    play_round(state, script, method)
+    assert script.heard[1].scalars["digest"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"spd": 0}, "spd and size must be at least 1"),
+        ({"server_epochs": -1}, "not be negative"),
+        ({"server_lr": 0.0}, "server_lr must be positive"),
+        ({"ema": 1.0}, "ema must be in"),
+        ({"epsilon": 0.0}, "epsilon must be positive"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        FedDig(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ("0.5/0.5", "2 numbers were given for 4 samples"),
+        ("0.5/0.5/0.5/0.5", "sum to one"),
+        ("heavy", "say 'balanced', 'random' or numbers"),
+    ],
+)
+def test_weights_of_mixing_that_do_not_fit_are_refused(weights: str, sentence: str) -> None:
+    with pytest.raises(HoldfastError, match=sentence):
+        FedDig(weights=weights)
+
+
+def test_given_weights_are_those_of_the_digests_and_of_the_claim() -> None:
+    options = FedDig(spd=2, weights="0.75/0.25", bits="32", epsilon=0.005, size=20_000)
+    features, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    made, claim = release.make_release(replace(options, epsilon=None), ABOUT, features, labels, torch.Generator(), None)  # type: ignore[arg-type]
+    digest = open_digest(made)
+    assert sorted(digest.features[0].tolist()) == [0.25, 0.75]
+    assert (digest.weights, claim.epsilon_features) == ("0.75/0.25", math.inf)
+    claim = release.claim_of(options, (256,), 2, signed=False)
+    assert claim.epsilon_features == pytest.approx(0.75 * 256 * 20_000 * 0.005)

@@ -1,0 +1,367 @@
+"""The privacy report: what it says of digests, runs and experiments, in JSON, text and HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from release_helpers import ABOUT, experiment, records
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from holdfast.absence import FedDig
+from holdfast.audit.findings import as_json, examine
+from holdfast.audit.target import subject_of, subject_of_file
+from holdfast.cli.privacy import privacy_app
+from holdfast.core.errors import HoldfastError
+from holdfast.digests.digest import make_digest, save_digest
+from holdfast.digests.mixing import Laplace
+from holdfast.digests.release import make_release
+from holdfast.play import run
+from holdfast.privacy.gate import LEDGER
+from holdfast.privacy.noise import seeded, system
+from holdfast.report.privacy_page import as_html, as_text
+
+KEYS = {
+    "mode", "adjacency", "epsilon_nominal", "epsilon_features", "epsilon_labels", "epsilon_total", "delta",
+    "membership_auc", "audit_lower_bound", "verdict",
+}  # fmt: skip
+
+
+def written(path: Path, absence: FedDig) -> Path:
+    own = records()
+    sealed, _ = make_release(absence, ABOUT, own.inputs[0], own.labels, torch.Generator(), system())
+    save_file(sealed, path)
+    return path
+
+
+def toml(path: Path, **changes: object) -> Path:
+    asked = experiment(**changes).as_json()
+    path.write_text(json.dumps({"schema": 1, **asked}))
+    return path
+
+
+def report(path: Path, *more: str) -> dict[str, Any]:
+    done = CliRunner().invoke(privacy_app, ["report", str(path), "--json", "--trials", "40", *more])
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.exit_code == (0 if found["verdict"] == "PASS" else 3), done.output
+    states = [channel["state"] for channel in found["channels"]]
+    if "open" in states:
+        assert found["epsilon_total"] == "infinite"
+        assert found["verdict"] != "PASS"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("absence", "adjacency"),
+    [
+        (FedDig(mode="moments", epsilon=2.0), "replace one record"),
+        (FedDig(mode="dp-full", epsilon=2.0), "replace one record"),
+        (FedDig(mode="dp-label-public", epsilon=2.0), "replace one record's features; labels and counts are public"),
+        (FedDig(mode="dp-label-public", epsilon=2.0, delta=0.0, clip=0.5), "replace one record's features"),
+    ],
+)
+def test_a_strict_digest_file_is_reported_with_its_true_epsilon(
+    absence: FedDig, adjacency: str, tmp_path: Path
+) -> None:
+    said = report(written(tmp_path / "a.digest", absence))
+    assert said.keys() >= KEYS
+    assert said["mode"] == absence.mode
+    assert said["adjacency"].startswith(adjacency)
+    assert said["epsilon_nominal"] == 2.0
+    assert 1.9 < said["epsilon_total"] <= 2.0 + 1e-9
+    assert (said["delta"], said["verdict"]) == (absence.delta, "PASS")
+    assert said["audit_lower_bound"] <= 2.0
+    assert said["entropy"] == "operating system's entropy"
+    if absence.mode == "dp-label-public":
+        assert said["epsilon_labels"] == "infinite"
+        assert said["clip"] == pytest.approx(0.5 * 3 if absence.delta == 0 else 1.0)
+
+
+def test_the_papers_digest_is_told_the_truth_about(tmp_path: Path) -> None:
+    own = records()
+    noise = Laplace(0.005, 20_000)
+    digest = make_digest(own.inputs[0], own.labels, 4, generator=torch.Generator(), noise=noise)
+    save_digest(tmp_path / "a.digest", digest)
+    said = report(tmp_path / "a.digest")
+    assert said["epsilon_nominal"] == 0.005
+    assert said["epsilon_features"] == 2 * 9 * 20_000 * 0.005 / 4  # features of either sign
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
+    text = as_text(examine(subject_of(tmp_path / "a.digest"), system(), trials=20, see=False))
+    assert "Not tried: a digest's file has none of its owner's records" in text
+    assert "PASS" not in text  # nothing is claimed that could be refuted
+    assert "No epsilon is claimed" in text
+    assert said["membership_auc"] > 0.99
+    assert said["audit_lower_bound"] > 1.0  # two hundred times the nominal epsilon, and no more trials than 40
+    assert said["guessing_index"]["paper_bound_holds"] is True
+    assert said["guessing_index"]["worst"] >= said["guessing_index"]["median"]
+
+
+def test_without_noise_there_is_no_guarantee_and_at_spd_2_the_published_bound_fails(tmp_path: Path) -> None:
+    own = records()
+    save_digest(tmp_path / "a.digest", make_digest(own.inputs[0], own.labels, 4, spd=2, generator=torch.Generator()))
+    said = report(tmp_path / "a.digest")
+    assert (said["epsilon_nominal"], said["membership_auc"]) == ("infinite", 1.0)
+    assert said["guessing_index"]["paper_bound_holds"] is False
+
+
+def test_an_experiment_is_attacked_with_its_owners_records_before_it_is_run(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json")
+    page = tmp_path / "page.html"
+    said = report(path, "--out", str(page), "--client", "1")
+    assert [member["who"] for member in said["membership"]][1].startswith("two of the owner's records")
+    for member in said["membership"]:
+        low, high = member["auc_limits"]
+        assert low - 0.02 <= member["predicted"] <= high + 0.02
+    assert len(said["reconstruction"]) == 2
+    assert said["guessing_index"] is None
+    assert (said["verdict"], said["epsilon_total"], said["epsilon_updates"]) == ("NO GUARANTEE", "infinite", "infinite")
+    assert 0 < said["epsilon_protected"] < 10
+    states = {channel["name"]: channel["state"] for channel in said["channels"]}
+    assert states == {
+        "digests": "protected",
+        "updates": "open",
+        "training loss": "open",
+        "accuracies": "open",
+        "notes and errors": "open",
+        "number of records": "public",
+        "taking part": "public",
+    }
+    text = page.read_text()
+    assert "NO GUARANTEE. Protected: digests, together epsilon" in text
+    assert "Not protected: updates, training loss, accuracies, notes and errors; so epsilon of all that leaves" in text
+    assert text.count("<img") == 16
+    assert "<script" not in text
+    assert "never sent" in text
+
+
+def test_a_run_shows_what_each_client_has_spent_and_has_left(tmp_path: Path) -> None:
+    policy = tmp_path / "mine.toml"
+    policy.write_text('max_epsilon = 5.0\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false')
+    absence = {"name": "feddig", "mode": "moments", "epsilon": 2.0, "refresh": 1, "policy": str(policy)}
+    run(experiment(absence=absence, rounds=2, scenario="none"), tmp_path / "out")
+    said = report(tmp_path / "out")
+    assert [account["releases"] for account in said["accounts"]] == [2, 2, 2]
+    spent = said["accounts"][0]["spent"]
+    assert 2.0 < spent < 4.0  # two releases cost less than twice one
+    assert said["epsilon_protected"] == pytest.approx(spent)
+    assert said["epsilon_release"] == pytest.approx(2.0, abs=1e-3)
+    assert said["accounts"][0]["left"] == pytest.approx(5.0 - spent)
+    (tmp_path / "out" / "clients" / "0001" / LEDGER).write_text("{}")
+    said = report(tmp_path / "out")
+    assert said["accounts"][1]["left"] == 0.0
+    assert "damaged" in said["accounts"][1]["note"]
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")  # nobody knows what client 1 sent
+    told = as_text(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
+    assert "NO GUARANTEE. What was released by client 1 is not known" in told
+    assert "epsilon of what is protected, all releases, spent  infinite" in told
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_house_whose_ledger_is_damaged_has_no_guarantee(damage: str, tmp_path: Path) -> None:
+    from holdfast.digests.release import claim_of
+    from holdfast.privacy.ledger import read_policy, spend
+
+    digest = written(tmp_path / "a.digest", FedDig(mode="moments"))
+    (tmp_path / "privacy.toml").write_text('max_epsilon = 9.0\ndelta = 1e-5\nmodes = ["moments"]')
+    ledger, policy = tmp_path / LEDGER, read_policy(tmp_path / "privacy.toml")
+    for _ in range(2):
+        spend(policy, ledger, claim_of(FedDig(mode="moments"), (9,), 4), "digest")
+    before = report(digest)
+    assert (before["verdict"], round(before["epsilon_total"], 2)) == ("PASS", 4.46)
+    ledger.write_bytes(ledger.read_bytes()[:100]) if damage == "truncated" else ledger.unlink()
+    said = report(digest)
+    assert (said["epsilon_total"], said["verdict"]) == ("infinite", "NO GUARANTEE")
+
+
+def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json", absence="none", protect="dp-sgd:epsilon=2", rounds=3, batch_size=64)
+    page = tmp_path / "page.html"
+    said = report(path, "--out", str(page))
+    assert said.keys() >= KEYS
+    assert (said["mode"], said["adjacency"], said["verdict"]) == ("dp-sgd", "replace one record", "NO GUARANTEE")
+    assert 1.98 < said["epsilon_updates"] <= 2.0
+    assert said["epsilon_protected"] == said["epsilon_updates"]
+    assert said["epsilon_total"] == "infinite"  # accuracies leave as they are
+    assert said["epsilon_release"] < 2.0  # of one round
+    assert (said["updates"]["rounds"], said["updates"]["steps"]) == (3, 4)
+    assert said["audits"].keys() == {"updates"}
+    assert 0.55 < said["membership_auc"] < 0.75  # at epsilon 2 the best test is right a little more often than not
+    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {"accuracies", "notes and errors"}
+    text = page.read_text()
+    assert "What updates promise" in text
+    assert "What a digest promises" not in text
+
+
+def test_digests_and_protected_updates_are_added_up(tmp_path: Path) -> None:
+    absence = {"name": "feddig", "mode": "moments", "epsilon": 2.0, "refresh": 2}
+    path = toml(tmp_path / "e.json", absence=absence, protect="dp-sgd:epsilon=2", rounds=3, batch_size=64)
+    planned = as_json(examine(subject_of(path), system(), trials=20, see=False))
+    assert 2.8 < planned["epsilon_protected"] < 6.0  # two digests of epsilon 2 and updates of 2
+    assert set(planned["audits"]) == {"digest", "updates"}
+    run(
+        experiment(absence=absence, protect="dp-sgd:epsilon=2", rounds=3, batch_size=64, scenario="none"),
+        tmp_path / "out",
+    )
+    spent = as_json(examine(subject_of(tmp_path / "out"), system(), trials=20, see=False))
+    assert [account["releases"] for account in spent["accounts"]] == [5, 5, 5]
+    assert spent["epsilon_protected"] == pytest.approx(planned["epsilon_protected"], rel=0.02)
+    assert spent["accounts"][0]["updates"] == pytest.approx(2.0, rel=0.02)
+
+
+def test_an_honest_release_is_never_failed() -> None:
+    """Each attack is held to its own claim at 99 %, with room: of 20 reports on honest releases none may fail."""
+    from holdfast.audit.canary import audit_release, tell_apart, worst_pair
+    from holdfast.digests.release import claim_of
+
+    for options in (FedDig(mode="moments"), FedDig(mode="dp-full")):
+        claim, pair = claim_of(options, (4,), 3), worst_pair(options.mode, 4)
+        for seed in range(10):
+            source = seeded(1000 + seed)
+            assert not tell_apart(options, claim, pair, 3, 1000, source, "worst").better_than_predicted
+            assert seed > 1 or audit_release(options, claim, pair, 3, 40, source).passed
+
+
+def test_noise_that_is_too_small_is_caught() -> None:
+    """The claim says 12 times the clip, the code adds 1: the audit of updates says so."""
+    from holdfast.audit import statistics as auditing
+    from holdfast.audit.canary_updates import attack_updates, scores
+    from holdfast.audit.target import Updates
+    from holdfast.privacy.dp_sgd import DpSgd, claim_of
+
+    source = seeded(3)
+    claim = claim_of(DpSgd(1.0), 12.0, 1.0, 1, system())
+    assert attack_updates(Updates(claim, 1), 400, source)[1].passed
+    assert not auditing.audit(claim, lambda inside: float(scores(1.0, 1.0, 1, 1, inside, source)[0]), 400).passed
+
+
+def test_text_and_page_say_the_same() -> None:
+    from holdfast.audit.target import Subject
+    from holdfast.digests.release import claim_of
+
+    options = FedDig(mode="moments")
+    subject = Subject("a <digest>", "digest", options, claim_of(options, (9,), 4), (9,), 4)
+    findings = examine(subject, seeded(0), trials=40)
+    assert as_json(findings)["verdict"] == "NO GUARANTEE"  # the attacks' noise was seeded
+    text, page = as_text(findings), as_html(findings)
+    for word in ("replace one record", "Not covered", "fedtest", "entropy", "no guarantee (seeded for tests)"):
+        assert word in text
+        assert word in page
+    assert "a &lt;digest&gt;" in page
+    assert max(map(len, text.splitlines())) < 300
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path / "nothing", "does not exist"),
+        (lambda path: path, "is not a run"),
+        (lambda path: toml(path / "e.json", absence="none"), "no digests leave the clients"),
+    ],
+)
+def test_what_cannot_be_reported_is_a_sentence(make: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=words):
+        subject_of(make(tmp_path))
+
+
+def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="there is no such file"):
+        subject_of_file(tmp_path / "nowhere")
+    path = written(tmp_path / "a.digest", FedDig(mode="moments"))
+    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+    with pytest.raises(HoldfastError, match="SHA-256"):
+        subject_of(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(HoldfastError, match="damaged or no digest at all"):
+        subject_of(path)
+
+
+def test_a_client_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(privacy_app, ["report", str(toml(tmp_path / "e.json")), "--client", "7"])
+    assert isinstance(done.exception, HoldfastError)
+    assert "clients 0 to 2, not 7" in str(done.exception)
+
+
+def test_a_claim_is_recomputed_not_believed(tmp_path: Path) -> None:
+    own = records()
+    absence = FedDig(mode="dp-label-public", epsilon=2.0)
+    sealed, claim = make_release(absence, ABOUT, own.inputs[0], own.labels, torch.Generator(), system())
+    better = json.dumps({**claim.as_json(), "epsilon_total": 0.001, "epsilon_features": 0.001})
+    save_file({**sealed, "claim": torch.frombuffer(bytearray(better.encode()), dtype=torch.uint8)}, tmp_path / "a")
+    assert subject_of(tmp_path / "a").claim.epsilon_total == pytest.approx(2.0, abs=0.01)
+    bad = torch.frombuffer(bytearray(b"{}"), dtype=torch.uint8)
+    save_file({**sealed, "claim": bad}, tmp_path / "b")
+    with pytest.raises(HoldfastError):
+        subject_of(tmp_path / "b")
+
+
+# The plan -------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_a_plan_meets_its_target() -> None:
+    from holdfast.audit.planning import settings_for
+
+    for releases in (1, 4):
+        for setting in settings_for(3.0, 1e-5, releases, (16,), 4):
+            assert setting.epsilon_total <= 3.0 + 1e-9
+            assert setting.epsilon_total > 2.9
+            assert math.isfinite(setting.claim.epsilon_total)
+    with pytest.raises(HoldfastError, match="epsilon must be positive"):
+        settings_for(0.0, 1e-5, 1, (16,), 4)
+
+
+@pytest.mark.parametrize(("delta", "releases"), [(1e-5, 4), (1e-5, 3), (1e-6, 1)])
+def test_what_a_plan_prints_meets_its_target_as_it_is_printed(delta: float, releases: int) -> None:
+    """The printed options, read again as an experiment has them, composed over all releases."""
+    import tomllib
+
+    from holdfast.absence import ABSENCES
+    from holdfast.audit.planning import settings_for
+    from holdfast.core.config import Choice, choose
+    from holdfast.digests.release import claim_of
+    from holdfast.privacy.accounting import compose
+
+    for setting in settings_for(3.0, delta, releases, (16,), 4):
+        printed = tomllib.loads(f"absence = {setting.words}")["absence"]
+        options = choose(ABSENCES, Choice.parse(printed, "absence"), "absence")
+        assert compose([claim_of(options, (16,), 4)] * releases, delta) <= 3.0 + 1e-8
+        assert options.delta <= delta / releases
+
+
+@pytest.mark.parametrize(("releases", "choices"), [(4, "epsilon = 1.492, delta = 2.5e-06"), (1, "epsilon = 3")])
+def test_a_plans_setting_can_be_released_as_often_as_planned(releases: int, choices: str, tmp_path: Path) -> None:
+    from holdfast.audit.planning import settings_for
+    from holdfast.digests.release import claim_of
+    from holdfast.privacy.ledger import Policy, spend
+
+    [moments, *_] = settings_for(3.0, 1e-5, releases, (16,), 4)
+    assert moments.choices == choices
+    claim, policy = claim_of(moments.options, (16,), 4), Policy(3.0, 1e-5, ("moments",))
+    for _ in range(releases):
+        spend(policy, tmp_path / LEDGER, claim, "digest")
+    with pytest.raises(HoldfastError, match="above max_epsilon = 3"):
+        spend(policy, tmp_path / LEDGER, claim, "digest")
+
+
+def test_a_plan_shows_what_privacy_costs(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json", rounds=1)
+    done = CliRunner().invoke(privacy_app, ["plan", "--file", str(path), "--curve", "0.2,10", "--json"])
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert len(said["settings"]) == 7
+    assert all(setting["epsilon_total"] <= 3.0 + 1e-9 for setting in said["settings"])
+    accuracies = [setting["accuracy"] or 0.0 for setting in said["settings"]]
+    assert accuracies == sorted(accuracies, reverse=True)
+    [moments] = [setting for setting in said["settings"] if setting["mode"] == "moments"]
+    assert moments["accuracy"] > 0.8
+    drowned, clear, mixed = said["curve"]
+    assert (drowned["accuracy"] or 0.0) < clear["accuracy"]
+    assert mixed["epsilon_total"] == "infinite"
+    shown = CliRunner().invoke(privacy_app, ["plan", "--file", str(path), "--no-try"])
+    assert "Settings that meet epsilon 3 at delta 1e-05 over 1 release a client" in shown.stdout
+    wrong = CliRunner().invoke(privacy_app, ["plan", "--curve", "three"])
+    assert "expected numbers such as" in str(wrong.exception)

@@ -1,0 +1,220 @@
+"""Real SuperLink, SuperNodes and moderator on loopback, killed, paused and woken: with TLS and keys, as by default."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from engine_helpers import GENEROUS, marked, read, same_bits, wait_until
+from flower_helpers import Gate
+
+from holdfast.core.failures import SENTENCES
+from holdfast.flower.deploy.app import write_app
+from holdfast.flower.deploy.joining import News
+from holdfast.flower.deploy.keys import make_keys
+from holdfast.flower.deploy.local import Local, listens, local
+from holdfast.flower.engine.sites import usual_names
+from holdfast.play import resume, run
+from holdfast.round import Record
+from holdfast.runs.experiment import Experiment, from_table
+from holdfast.runs.store import Run
+
+pytestmark = pytest.mark.xdist_group("flower")  # one after the other: each has a dozen processes
+SITES = usual_names(3)
+HOSTILE_SITE = """
+from pathlib import Path
+from flower_helpers import Spoilt, hostile
+from holdfast.flower import client_app
+
+app = Spoilt(client_app(Path(__file__).parent / "experiment.toml"), hostile)
+"""
+NOSY_MODERATOR = """
+from pathlib import Path
+from flower_helpers import nosy
+
+app = nosy(Path(__file__).parent / "experiment.toml")
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    """One federation for the whole module; whoever breaks a part of it mends it."""
+    folder = tmp_path_factory.mktemp("flower")
+    marker = f"test-{uuid.uuid4()}"
+    patch = pytest.MonkeyPatch()
+    patch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join(
+            [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
+        ),
+    )
+    patch.setenv("HOLDFAST_TEST", marker)
+    patch.setenv("HOLDFAST_TRAINING", str(folder))
+    torch.set_num_threads(1)
+    try:
+        with local(folder, SITES, durable=True) as federation:
+            yield federation
+        wait_until(lambda: not marked(marker), "all processes are gone", 10)
+        assert not listens(federation.port)
+    finally:
+        for pid in marked(marker):
+            os.kill(pid, signal.SIGKILL)
+        patch.undo()
+
+
+def experiment(**changes: object) -> Experiment:
+    usual = {"task": "engine_helpers:pictures", "clients": 3, "partition": "iid", "batch_size": 8, "workers": 0}
+    return from_table({**usual, **changes})
+
+
+def records(folder: Path) -> list[Record]:
+    return Run.open(folder).records() if (folder / "rounds.jsonl").exists() else []
+
+
+def finish(here: Local, folder: Path) -> None:
+    wait_until(lambda: here.processes["moderator"].poll() is not None, "the run ends", GENEROUS)
+    assert (folder / "model.safetensors").exists(), here.log("moderator").read_text()[-3000:]
+
+
+def training(here: Local, site: str) -> Path:
+    return here.folder / f"training-{here.processes[site].pid}"
+
+
+def wait_for_training(here: Local, site: str) -> None:
+    training(here, site).unlink(missing_ok=True)
+    wait_until(lambda: training(here, site).exists(), f"{site} trains")
+
+
+def moderators() -> list[int]:
+    return [pid for pid in marked(os.environ["HOLDFAST_TEST"]) if b"flwr-serverapp" in read(pid, "cmdline")]
+
+
+def kill_moderator(here: Local) -> None:
+    """Kill the ServerApp's process, and the one that follows its log."""
+    assert moderators()
+    for pid in moderators():
+        os.kill(pid, signal.SIGKILL)
+    here.kill("moderator")
+
+
+def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(
+        algorithm="scaffold", absence="feddig", trust="fedtest:2", rounds=2, evaluate_every=2, scenario="forever"
+    )
+    app = write_app(tmp_path / "parity", wanted)
+    here.begin(app, out=str(tmp_path / "run"))
+    finish(here, tmp_path / "run")
+    history, reference = resume(tmp_path / "run"), run(wanted)
+    assert same_bits(history, reference)
+    assert history.accuracy == reference.accuracy
+    assert any(record.stand_ins for record in history.records)
+    assert not list((tmp_path / "run").glob("clients"))  # memories stay at the sites
+    assert list((here.folder / "sites" / "site-1").glob("*/clients/0001/*.safetensors"))
+
+
+def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: Path) -> None:
+    make_keys(tmp_path / "others", ["stranger"])
+    news = News(here.log("stranger"), "stranger", "the moderator's")
+    here.start_node("stranger", key=tmp_path / "others" / "stranger.key")
+    log = here.log("stranger")
+    wait_until(lambda: "started again" in log.read_text(), "it is refused and tries again")
+    assert "SuperNode ID" not in log.read_text()
+    assert "Its key is not registered" in news.read()[-1]
+    assert "stranger" not in here.flwr(["supernode", "list", "up", "--format", "json"])
+    here.kill("stranger")
+
+
+def test_a_moderator_that_is_killed_resumes_and_so_does_a_superlink(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(
+        task="flower_helpers:unhurried", algorithm="scaffold", model="mlp:8", rounds=2, evaluate_every=2
+    )
+    app, out = write_app(tmp_path / "killed", wanted), tmp_path / "run"
+    here.begin(app, out=str(out))
+    wait_until(lambda: len(records(out)) == 1, "the first round is written down")
+    wait_for_training(here, "site-0")
+    kill_moderator(here)
+    here.begin(app, out=str(out))  # the sites are still there
+    wait_for_training(here, "site-0")
+    here.kill("superlink")
+    here.kill("moderator")
+    wait_until(lambda: not moderators(), "the moderator has ended with its SuperLink")
+    here.start_link()  # the sites find it again by themselves
+    here.begin(app, out=str(out))
+    finish(here, out)
+    assert same_bits(resume(out), run(wanted))
+    assert [record.round for record in records(out)] == [0, 1]
+
+
+def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, tmp_path: Path) -> None:
+    wanted = experiment(
+        task="flower_helpers:unhurried", absence="feddig", model="features", rounds=60, evaluate_every=60
+    )
+    app, out = write_app(tmp_path / "absent", wanted), tmp_path / "run"
+    here.begin(app, **{"out": str(out), "deadline-least": 6.0})
+    wait_until(lambda: records(out), "the first round, with all digests")
+    wait_for_training(here, "site-1")
+    here.kill("site-1")
+    gone = wait_until(lambda: [r for r in records(out) if 1 in r.absent], "site-1 is missed")[0]
+    assert "did not answer" in gone.absent[1]  # missed by the round's deadline, not by Flower's heartbeat
+    assert gone.stand_ins == [1]
+    here.start_node("site-1")  # Flower lets it in when it has missed the old one: while that takes its time ...
+
+    wait_for_training(here, "site-2")
+    here.kill("site-2", signal.SIGSTOP)
+    asleep = wait_until(lambda: [r for r in records(out) if 2 in r.absent], "site-2 is missed")[0]
+    assert 2 in asleep.stand_ins
+    here.kill("site-2", signal.SIGCONT)
+    awake = wait_until(
+        lambda: [r for r in records(out) if r.round > asleep.round and 2 in r.weights and 2 not in r.absent],
+        "site-2 is back",
+    )[0]
+    assert 2 not in awake.stand_ins
+
+    back = wait_until(
+        lambda: [r for r in records(out) if r.round > gone.round and 1 in r.weights and 1 not in r.absent],
+        "site-1 is back",
+    )[0]
+    assert 1 not in back.stand_ins
+    kill_moderator(here)
+
+
+def test_what_hostile_sites_send_and_what_nobody_knows_is_refused_and_named(here: Local, tmp_path: Path) -> None:
+    wanted, out = experiment(model="mlp:8", rounds=1), tmp_path / "run"
+    app = write_app(tmp_path / "hostile", wanted)
+    (app / "app_hostile" / "client_app.py").write_text(HOSTILE_SITE)
+    (app / "app_hostile" / "server_app.py").write_text(NOSY_MODERATOR)
+    here.begin(app, **{"out": str(out), "max-bytes": 100_000})
+    finish(here, out)
+    [record] = records(out)
+    assert "is not finite" in record.refused[0]
+    assert "expected float32" in record.refused[1]
+    assert "above the bound of 100000" in record.absent[2]
+    assert record.weights == {}
+    heard = json.loads((out / "heard.json").read_text())
+    assert len(heard) == 3
+    assert all(SENTENCES["job"] in reason for reason in heard)
+
+
+def test_a_site_that_is_killed_while_it_uploads_leaves_nothing_of_its_update(here: Local, tmp_path: Path) -> None:
+    here.kill("site-1", signal.SIGTERM)  # it takes its leave, so it is let in again at once, through the gate
+    here.processes["site-1"].wait(GENEROUS)
+    gate = Gate(here.port)
+    here.start_node("site-1", gate.address)
+    gate.shut.set()
+    wanted, out = experiment(model="mlp:512", rounds=2, evaluate_every=2), tmp_path / "run"
+    here.begin(write_app(tmp_path / "upload", wanted), out=str(out))
+    wait_until(gate.held.is_set, "site-1 is in the middle of its upload")
+    here.kill("site-1")
+    finish(here, out)
+    assert "did not answer" in records(out)[0].absent[1]
+    assert [sorted(record.weights) for record in records(out)] == [[0, 2], [0, 2]]
+    without = experiment(
+        model="mlp:512", rounds=2, evaluate_every=2, scenario={"name": "intervals", "away": [[1, 0, 2]]}
+    )
+    assert same_bits(resume(out), run(without))

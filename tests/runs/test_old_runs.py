@@ -1,0 +1,69 @@
+"""Runs of earlier versions, stopped in the middle: this version reads them, reports them and brings them to their end.
+
+fixtures/runs holds them as commit 92b8202 left them: `fedavg` after 2 of its 4 rounds, `feddig-jury` (with SCAFFOLD,
+clients that leave and a free rider) after 3 of its 6.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import holdfast
+from holdfast.cli import main
+
+RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
+
+
+@pytest.fixture(params=["fedavg", "feddig-jury"])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy that may be written to."""
+    return Path(shutil.copytree(RUNS / request.param, tmp_path / request.param))
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_an_old_run_is_reported(old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["holdfast", "report", str(old)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr()
+    assert not end.value.code, said.err
+    reached = statistics.mean(line["accuracy"] for line in lines(old))  # over the last three rounds, here all
+    assert f" {100 * reached:.1f} % " in said.out
+    assert (old / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_old_run_goes_on_to_its_end(old: Path) -> None:
+    before = lines(old)
+    first = holdfast.load(old / "experiment.json")
+    history = holdfast.resume(old)
+    assert history.experiment == first
+    assert [record.round for record in history.records] == list(range(first.rounds))
+    assert history.accuracy[: len(before)] == [line["accuracy"] for line in before]
+    assert history.accuracy[-1] > history.accuracy[len(before) - 1]
+    notes = [note for record in history.records[len(before) :] for note in record.notes]
+    assert not [note for note in notes if "damaged" in note or "missing" in note or "afresh" in note]
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(old / "model.safetensors").values())
+    assert holdfast.resume(old).accuracy == history.accuracy  # a finished run is only read
+
+
+def test_the_digests_of_an_old_run_stand_in_for_those_who_have_left(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(RUNS / "feddig-jury", tmp_path / "run"))
+    digests = {path.name: path.read_bytes() for path in (folder / "digests").iterdir()}
+    last = holdfast.resume(folder).records[-1]
+    assert sorted(last.absent) == [0, 1, 2, 3]
+    assert set(last.stand_ins) <= set(last.absent)
+    assert last.stand_ins
+    assert {path.name: path.read_bytes() for path in (folder / "digests").iterdir()} == digests

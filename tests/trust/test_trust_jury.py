@@ -1,0 +1,280 @@
+"""The jury: its arithmetic by hand, its invariants, and the attacks that it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from round_bench import SIZES, first_state, make_clients, make_method, same_state
+
+from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.attacks.adversary import choose_hostile
+from holdfast.cli.hostile import attacker_weight, suspected
+from holdfast.core.errors import HoldfastError
+from holdfast.core.types import State, Update
+from holdfast.data.task import Samples
+from holdfast.engines.inline import Inline
+from holdfast.learning.settings import Learning
+from holdfast.play import run
+from holdfast.round import Method, play_round
+from holdfast.runs.experiment import Experiment
+from holdfast.runs.store import History
+from holdfast.trust.base import check_rule
+from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
+from holdfast.trust.jury import Jury, clipped, fair_samples, said_of, standing
+from holdfast.trust.measures import score_gradient
+
+LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
+
+
+def method_with(trust: Jury, algorithm: FedAvg | None = None) -> Method:
+    method = make_method(algorithm or FedAvg(), LEARNING, len(SIZES))
+    method = replace(method, trust=trust, own_samples=lambda count: pytest.fail("a jury needs no clean data"))
+    check_rule(trust, "jury", method)
+    return method
+
+
+def vectors(*rows: list[float]) -> list[Update]:
+    return [Update(i, {"w": torch.tensor(row)}, samples=10, steps=1) for i, row in enumerate(rows)]
+
+
+def test_the_louder_an_update_the_less_it_counts_and_who_does_nothing_has_no_say() -> None:
+    heard, rows, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 16, quiet below 1
+    assert [update.delta["w"].item() for update in heard] == pytest.approx([0.5, 2.0, 4.0, 8.0, 16.0])
+    assert torch.equal(rows, torch.stack([update.delta["w"] for update in heard]))
+    assert counts.tolist() == pytest.approx([0.5, 1, 1, 1, 16 / 400])
+    _, rows, counts = clipped(vectors([0.0], [0.0], [1.0]))
+    assert (rows.flatten().tolist(), counts.tolist()) == ([0.0, 0.0, 1.0], [1, 1, 1])
+
+
+def test_near_duplicates_share_a_vote_and_are_named() -> None:
+    rows = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    near = near_duplicates(rows, 0.1)
+    assert near.sum(1).tolist() == [2, 2, 1, 1, 1]
+    assert said_of(near, [3, 5, 7, 8, 9]) == ["clients 3, 5 sent nearly the same update and share one vote"]
+
+
+def test_the_consensus_bounds_what_a_liar_can_do() -> None:
+    honest = np.array([[0.2, -0.1], [0.1, -0.2], [0.3, -0.1], [0.2, -0.2]])
+    lying = np.vstack([honest, [[-1.0, 1.0]]])
+    assert weighted_median(lying, np.ones(5)).tolist() == [0.2, -0.1]
+    found = consensus(lying, np.ones(5))
+    reach = 3 * 1.4826 * 0.1  # the median distance from the medians is 0.1
+    assert found == pytest.approx([(0.8 + 0.2 - reach) / 5, (-0.6 - 0.1 + reach) / 5])
+    assert consensus(lying, np.array([1.0, 1, 1, 1, 0])) == pytest.approx([0.2, -0.15])
+    assert agreement(lying, np.ones(5)).tolist() == [1] * 5  # two values are too few to tell
+    assert agreement(np.hstack([lying, lying]), np.ones(5)).tolist() == pytest.approx([1, 1, 1, 1, 0])
+    assert consensus(np.full((2, 2), np.nan), np.ones(2)).tolist() == [0, 0]
+
+
+@given(
+    st.integers(3, 8).flatmap(
+        lambda n: st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=n, max_size=n)
+    ),
+    st.lists(st.floats(-1, 1), min_size=4, max_size=4),
+)
+@settings(max_examples=60)
+def test_one_report_moves_no_consensus_out_of_the_others_reach(honest: list[list[float]], lie: list[float]) -> None:
+    values = np.array([*honest, lie])
+    found = consensus(values, np.ones(len(values)))
+    assert (found >= values.min(0) - 1e-9).all()
+    assert (found <= values.max(0) + 1e-9).all()
+    order = np.random.default_rng(0).permutation(len(values))
+    assert consensus(values[order], np.ones(len(values))) == pytest.approx(found)
+
+
+def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() -> None:
+    trust = Jury(slow=0.5, fast=0.5)
+    told = {w: {0: 0.6, 1: 0.4, 2: 0.6} for w in range(3)}  # help +0.2, -0.2, +0.2: the scale is 0.2, the median 1
+    memory = trust.remember(told, [0, 1, 2], [], trust.begin(3))
+    assert memory["reputation"].tolist() == pytest.approx([1, -1, 1])
+    assert memory["grounds"].tolist() == pytest.approx([1, 1, 1])
+    assert float(memory["scale"]) == pytest.approx(0.2)
+    late = {w: {0: 0.45, 1: 0.55, 2: 0.6} for w in range(3)}  # evidence -0.5, 0.5, 1: the round counts 0.5^2
+    after = trust.remember(late, [0, 1, 2], [], memory)
+    assert after["grounds"].tolist() == pytest.approx([0.75] * 3)  # half of the first, and 0.25
+    assert after["reputation"].tolist() == pytest.approx([0.5, -0.5, 1])  # a third of the way to the evidence
+    none_helps = {w: {0: 0.1, 1: 0.2, 2: 0.3} for w in range(3)}
+    assert trust.remember(none_helps, [0, 1, 2], [], after)["reputation"].tolist() == after["reputation"].tolist()
+    assert memory["grounds"].tolist() == [1, 1, 1]  # what was is not changed
+    assert trust.remember({}, [0, 1, 2], [], memory)["reputation"].tolist() == memory["reputation"].tolist()
+
+
+def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() -> None:
+    trust = Jury(fast=0.5)
+    spread = dict(zip(range(4, 8), [-0.15, -0.05, 0.05, 0.15], strict=True))  # on client 1 they are more at odds
+    told = {w: {0: 0.8 + by, 1: 0.4 + 2.5 * by, 2: 0.2 + by, 3: 0.7 + by} for w, by in spread.items()}
+    memory = trust.remember(told, range(4), [], trust.begin(8))
+    deviation = apart(matrix_of(told, range(4, 8), range(4)), np.ones(4))
+    assert deviation[[0, 2, 3]] == pytest.approx([0.05**0.5] * 3)  # of -0.3, -0.1, 0.1, 0.3 around the mean
+    assert deviation[1] > 1.5 * deviation[0]
+    accused = memory["accused"].tolist()
+    assert accused[:4] == pytest.approx([0, accused[1], 0.5 * -0.6 / 0.05**0.5, 0], rel=0.05)  # all are believed
+    assert -0.4 < accused[1] < 0
+    memory["reputation"].zero_()
+    assert standing(memory, range(4)).tolist() == pytest.approx([1, 1, (accused[2] + 1.7) / 0.5, 1])
+
+
+def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -> None:
+    nan = np.nan
+    values = np.array([[0.1, 0.2, 0.1], [0.2, 0.3, nan], [0.3, 0.4, nan]])
+    usual = 0.02 / 3  # the variance of the first two columns; the third has one report, and so none of its own
+    assert apart(values, np.ones(3)) ** 2 == pytest.approx([usual, usual, usual / 2])
+    assert (apart(np.full((2, 2), 0.5), np.ones(2)) > 0).all()  # one may divide by it
+
+
+def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
+    trust = Jury(patience=2, exclude=3)
+    bad = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
+    good = {w: {0: 0.6, 1: 0.9, 2: 0.6, 3: 0.6} for w in range(4)}
+    memory, told = trust.begin(4), []
+    for _ in range(4):
+        memory = trust.remember(bad, range(4), [], memory)
+        told.append(trust.suspects(memory, range(4)))
+    assert [list(found) for found in told] == [[], [1], [1], [1]]
+    assert "harm" in told[1][1]
+    assert "excluded" in told[2][1]
+    assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    for _ in range(12):
+        memory = trust.remember(good, range(4), [], memory)
+    assert trust.suspects(memory, range(4)) == {}
+    assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([0.25] * 4)
+
+
+def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
+    trust = Jury(patience=1)
+    memory = trust.begin(4)
+    memory["scale"].fill_(0.2)
+    late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(4)}  # all agree on client 1, but the median help is 0
+    for _ in range(5):
+        memory = trust.remember(late, range(4), [], memory)
+    assert float(memory["accused"][1]) < -2.2
+    assert memory["doubts"].tolist() == [0, 0, 0, 0]
+    assert trust.suspects(memory, range(4)) == {}
+    telling = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
+    memory = trust.remember(telling, range(4), [], memory)
+    assert list(trust.suspects(memory, range(4))) == [1]
+    assert trust.remember(late, range(4), [], memory)["doubts"].tolist() == [0, 1, 0, 0]  # nor does it take any away
+
+
+def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None:
+    """Where nobody helps no reputation mends; eight rounds without harm, less those with, and all is forgotten."""
+    trust = Jury(patience=4)
+    telling = {w: {0: 0.6, 1: 0.1, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.6} for w in range(6)}
+    memory = trust.begin(6)
+    for _ in range(5):
+        memory = trust.remember(telling, range(6), [], memory)
+    memory["planted"][3] = -0.5
+    assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
+    late = {w: {0: 0.5, 1: 0.5, 2: 0.4, 3: 0.5, 4: 0.51, 5: 0.5} for w in range(6)}  # client 1 has reformed
+    for _ in range(7):
+        memory = trust.remember(late, range(6), [], memory)
+    assert memory["reformed"].tolist() == [0, 7, 0, 0, 0, 0]
+    assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
+    worse = {w: {**late[w], 1: 0.4} for w in range(6)}
+    memory = trust.remember(worse, range(6), [], memory)
+    for _ in range(2):
+        memory = trust.remember(late, range(6), [], memory)
+    assert standing(memory, range(6)).tolist() == [1, 1, 0, 0, 1, 1]
+    assert [int(memory[name][1]) for name in ("reputation", "accused", "doubts", "reformed")] == [0, 0, 0, 0]
+    again = trust.remember(telling, range(6), [], memory)
+    assert float(again["reputation"][1]) < -0.4  # nothing is left to outweigh it
+
+
+def test_who_is_excluded_is_named_even_before_patience_is_at_its_end() -> None:
+    trust = Jury(patience=9, exclude=2)
+    memory = trust.begin(4)
+    for _ in range(2):
+        memory = trust.remember({w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}, range(4), [], memory)
+    assert list(trust.suspects(memory, range(4))) == [1]
+    assert "2 rounds of doubt, so it is excluded" in trust.suspects(memory, range(4))[1]
+
+
+def test_a_claim_of_samples_buys_little_and_if_all_are_bad_all_count() -> None:
+    claimed = [Update(i, {}, samples=n, steps=1) for i, n in enumerate([10, 10, 10, 2**40])]
+    assert fair_samples(claimed).tolist() == [10, 10, 10, 40]
+    memory = Jury().begin(2)
+    memory["reputation"] -= 5
+    assert Jury().weights_of(np.array([1.0, 3.0]), memory, [0, 1]).tolist() == [0.25, 0.75]
+
+
+def test_a_witness_has_no_quarrel_with_classes_it_does_not_hold() -> None:
+    """A model that shifts all chance to a class that the witness lacks loses nothing in its eyes."""
+    model = torch.nn.Linear(2, 3)
+    samples = Samples((torch.eye(2),), torch.tensor([0, 1]))
+    gradient = score_gradient(model, samples)
+    assert float(gradient["bias"][2]) == 0.0
+    assert gradient["weight"][2].tolist() == [0.0, 0.0]
+    assert float(gradient["weight"].abs().sum()) > 0
+    alone = score_gradient(model, Samples((torch.eye(2),), torch.tensor([1, 1])))  # one class: nothing to tell apart
+    assert float(alone["weight"].abs().sum()) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_it_goes_with_every_algorithm_and_resumes_to_the_bit(algorithm: str) -> None:
+    made = ALGORITHMS[algorithm]()
+    method = method_with(Jury(), made)
+    federation = Inline(make_clients(made, LEARNING))
+    state: State = replace(first_state(method), trust=method.trust.begin(3))
+    states = []
+    for _ in range(4):
+        state, record = play_round(state, federation, method)
+        states.append(state)
+    assert sum(record.weights.values()) == pytest.approx(1)
+    again = states[2]
+    again = replace(again, trust={name: tensor.clone() for name, tensor in again.trust.items()})
+    federation = Inline(federation._clients)
+    again, _ = play_round(again, federation, method_with(Jury(), made))
+    assert same_state(again, states[3])
+
+
+@pytest.mark.parametrize("wrong", [{"testers": 2}, {"slow": 0.0}, {"fast": 2.0}, {"patience": 0}, {"most": 0}])
+def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Jury(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(HoldfastError, match="at least 3 clients"):
+        Jury().ready(replace(make_method(FedAvg(), LEARNING, 2)), lambda count: pytest.fail("no samples"))
+
+
+def small(attack: str, trust: str, **other: object) -> History:
+    settings: dict[str, object] = {"clients": 10, "samples": 2000, "partition": "dirichlet:0.5", "rounds": 7}
+    hostile = {"attack": attack, "attackers": 0 if attack == "none" else 3}
+    return run(Experiment(**{**settings, "model": "features", "workers": 0, "trust": trust, **hostile, **other}))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def clean() -> float:
+    return small("none", "samples").final_accuracy
+
+
+@pytest.mark.parametrize("attack", ["signflip:1", "labelflip", "liar", "random", "relayer"])
+def test_three_hostile_of_ten_hardly_matter(attack: str, clean: float) -> None:
+    history = small(attack, "jury")
+    assert history.final_accuracy > clean - 0.05
+    if attack in ("signflip:1", "labelflip"):
+        share = attacker_weight(history)
+        assert share is not None
+        assert share < 0.08
+        hostile = set(choose_hostile(10, 3, 0))
+        assert set(suspected(history.records)) & hostile
+
+
+def test_nobody_is_suspected_where_nobody_is_hostile(clean: float) -> None:
+    history = small("none", "jury:exclude=4")
+    assert suspected(history.records) == {}
+    assert history.final_accuracy > clean - 0.02
+
+
+def test_digests_testify_where_there_are_any() -> None:
+    history = small("signflip:1", "jury", absence="feddig")
+    first, last = history.records[0], history.records[-1]
+    messages = last.bytes_down - first.bytes_down
+    assert messages < 0  # from the second round on no update is sent to peers
+    share = attacker_weight(history)
+    assert share is not None
+    assert share < 0.1

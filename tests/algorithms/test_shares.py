@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,9 @@ CNN = {"name": "cnn", "width": 4, "hidden": 8, "norm": "batch"}
 TINY: dict[str, Any] = {
     "samples": 120, "clients": 3, "partition": "iid", "model": CNN, "rounds": 3, "batch_size": 16, "workers": 0,
     "algorithm": "fedbn",
+}  # fmt: skip
+STAND_INS: dict[str, Any] = {
+    "absence": "feddig", "scenario": "sequential", "model": {**CNN, "name": "full"}, "encoder": "random",
 }  # fmt: skip
 NORM_LAYERS = ("2.", "6.")
 
@@ -119,7 +123,11 @@ def stop(record: Any) -> None:
         raise Stopped
 
 
-@pytest.mark.parametrize("more", [{}, {"optimizer": {"name": "adam", "keep": True}, "scenario": "dropout:0.4"}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"optimizer": {"name": "adam", "keep": True}, "scenario": "dropout:0.4"}, STAND_INS],
+    ids=["fedbn", "adam", "feddig"],
+)
 def test_the_same_bits_in_workers_after_a_resume_and_over_flower(more: dict[str, Any], tmp_path: Path) -> None:
     experiment = Experiment(**{**TINY, **more})
     once = holdfast.run(experiment)
@@ -134,6 +142,16 @@ def test_the_same_bits_in_workers_after_a_resume_and_over_flower(more: dict[str,
         assert [record.client_accuracy for record in once.records] == [r.client_accuracy for r in other.records]
 
 
+def test_a_client_that_lost_its_norms_starts_with_the_first_ones_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        holdfast.run(Experiment(**TINY), tmp_path / "run", watch=stop)
+    shutil.rmtree(tmp_path / "run" / "clients" / "0000")
+    record = holdfast.resume(tmp_path / "run").records[-1]
+    assert any(note.startswith("client 0") for note in record.notes)
+    assert not record.absent
+    assert not record.refused
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -141,8 +159,7 @@ def test_the_same_bits_in_workers_after_a_resume_and_over_flower(more: dict[str,
         {"trust": "servertest"},
         {"trust": "fltrust"},
         {"server_optimizer": "adam", "attack": "signflip", "attackers": 1},
-        {"absence": "feddig", "scenario": "sequential",
-         "model": {"name": "full", "width": 4, "hidden": 8, "norm": "batch"}, "encoder": "random"},
+        STAND_INS,
     ],
     ids=lambda more: "-".join(map(str, more.values()))[:30],
 )  # fmt: skip

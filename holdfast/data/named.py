@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from holdfast.core.config import import_path
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.data import class_names
 from holdfast.data.sources import hub
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
@@ -209,8 +209,11 @@ def refuse_odd(task: Task, name: str) -> None:
     if task.kind.has_classes != bool(task.class_names):
         needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
         raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
-    if not all(isinstance(metric, Metric) for metric in task.metrics):
+    if not task.metrics or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise HoldfastError(f"task: {name}: metrics must be objects of classes derived from holdfast.data.task.Metric.")
-    names = [metric.name for metric in task.metrics]
+    names = [getattr(metric, "name", "") for metric in task.metrics]
+    texts = [*names, *(metric.unit for metric in task.metrics)]
+    if not all(names) or not all(isinstance(text, str) and plain(text, 40) == text for text in texts):
+        raise HoldfastError(f"task: {name}: each metric needs a name, and a unit if any, of at most 40 characters.")
     if len({*names}) < len(names):
         raise HoldfastError(f"task: {name}: two of its metrics have one name ({', '.join(names)}).")

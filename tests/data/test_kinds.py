@@ -78,6 +78,13 @@ class Wide(Rmse):
 
 
 WIDE = Task("wide", numbers(40, 1), numbers(8, 2), kind=Regression(), metrics=(Wide(),))
+
+
+class Nameless(Metric):
+    pass
+
+
+NO_NAME = Task("no name", numbers(40, 1), numbers(8, 2), kind=Regression(), metrics=(Nameless(),))
 TWICE = Task("twice", numbers(40, 1), numbers(8, 2), kind=Regression(), metrics=(Rmse(), Rmse()))
 NAMED = Task("named", numbers(40, 1), numbers(8, 2), ("a", "b"), kind=Regression())
 NAMELESS = Task("nameless", numbers(40, 1), numbers(8, 2))
@@ -259,6 +266,7 @@ def test_a_model_whose_outputs_are_no_numbers_has_failed() -> None:
         ({"samples": 1000}, "samples: line has 240 training samples, not 1000"),
         ({"task": "flat"}, r"model: it gives \(4,\) for 4 samples of a regression"),
         ({"task": "WIDE"}, "metric: rmse does not work here .*width is 3, and it has 2 sums"),
+        ({"task": "NO_NAME"}, "each metric needs a name"),
         ({"task": "TWICE"}, "two of its metrics have one name"),
         ({"task": "NAMED"}, "a task of kind 'regression' has no classes, so leave out class_names"),
         ({"task": "NAMELESS"}, "a task of kind 'classes' needs class_names"),

@@ -29,7 +29,7 @@ from holdfast.runs.build import make_plan
 ALGORITHMS = ("fedavg", "fedprox", "fednova", "feddyn", "scaffold", "adabest")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "fedbn"])  # it needs norms
 def test_any_number_of_workers_gives_the_same_bits(algorithm: str) -> None:
     wanted = {"algorithm": algorithm, "rounds": 3, "scenario": "dropout:0.3"}
     inline = run(experiment(**wanted))

@@ -205,7 +205,8 @@ def test_a_site_that_is_killed_while_it_uploads_leaves_nothing_of_its_update(her
     here.kill("site-1", signal.SIGTERM)  # it takes its leave, so it is let in again at once, through the gate
     here.processes["site-1"].wait(GENEROUS)
     gate = Gate(here.port)
-    here.start_node("site-1", gate.address)
+    policy = here.folder / "sites" / "site-1" / "rehearsal.toml"  # as before: its records are few
+    here.start_node("site-1", gate.address, config={"policy": str(policy.resolve())})
     gate.shut.set()
     wanted, out = experiment(model="mlp:512", rounds=2, evaluate_every=2), tmp_path / "run"
     here.begin(write_app(tmp_path / "upload", wanted), out=str(out))

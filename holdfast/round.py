@@ -30,7 +30,7 @@ from holdfast.core.types import (
     pack,
     size,
 )
-from holdfast.core.validate import accept, all_finite, bounded_buffers
+from holdfast.core.validate import all_finite, bounded_buffers, validate
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.selection import select
 from holdfast.trust import Hearing, Judgement, Trust
@@ -108,9 +108,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    updates, refused, claims = accept(
+    updates, refused, claims = validate(
         heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps
-    )  # validate
+    )
     state = replace(state, claims=claims)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)

@@ -45,7 +45,7 @@ class Sizes:
         return min(claims[client], self.bound(claims, client))
 
 
-def accept(
+def validate(
     replies: Sequence[Reply],
     expected: Mapping[str, Tensors],
     known: Mapping[int, int],

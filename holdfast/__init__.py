@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from holdfast.attacks.contract import Attack
     from holdfast.core.errors import HoldfastError
     from holdfast.core.types import State, Update
-    from holdfast.data.task import Samples, Task
+    from holdfast.data.kinds import Regression
+    from holdfast.data.task import Kind, Metric, Samples, Task
     from holdfast.encoders.contract import Encoder
     from holdfast.learning.server_optimizers import ServerOptimizer
     from holdfast.learning.settings import Learning, Optimizer
@@ -38,8 +39,11 @@ __all__ = [
     "History",
     "HoldfastError",
     "Judgement",
+    "Kind",
     "Learning",
+    "Metric",
     "Optimizer",
+    "Regression",
     "Samples",
     "ServerOptimizer",
     "State",
@@ -63,8 +67,11 @@ _HOMES = {
     "History": "runs.store:History",
     "HoldfastError": "core.errors:HoldfastError",
     "Judgement": "trust.base:Judgement",
+    "Kind": "data.task:Kind",
     "Learning": "learning.settings:Learning",
+    "Metric": "data.task:Metric",
     "Optimizer": "learning.settings:Optimizer",
+    "Regression": "data.kinds:Regression",
     "Samples": "data.task:Samples",
     "ServerOptimizer": "learning.server_optimizers:ServerOptimizer",
     "State": "core.types:State",

@@ -314,7 +314,7 @@ def test_the_model_gives_its_share_of_the_labels() -> None:
         model = weights_of(bench.bench.model)
         flat = {name: torch.zeros_like(weight) for name, weight in model.items()}  # gives 1/4 to each of four classes
         state = State(2, flat, {}, {}, {}, {}, digests=made)
-        [found[teach]] = absence.standing(bench, state, [0])
+        [found[teach]] = absence.stand_in_digests(bench, state, [0])
     hard = found[0.0].labels
     assert set(hard.unique().tolist()) == {0.0, 1.0}
     assert torch.allclose(found[0.25].labels, 0.75 * hard + 0.25 / 4)

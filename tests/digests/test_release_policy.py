@@ -12,6 +12,7 @@ from release_helpers import client, experiment
 
 from holdfast.absence import FedDig
 from holdfast.cli.checking import check_file
+from holdfast.client import Client
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import SENTENCES
 from holdfast.play import resume, run
@@ -30,6 +31,10 @@ SAID: list[str] = []  # what clients say at home
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     SAID.clear()
     monkeypatch.setattr("holdfast.absence.feddig.tell_home", lambda folder, text: SAID.append(text))
+
+
+def digest_of(absence: FedDig, owner: Client, round: int) -> Tensors:
+    return absence.make_digest(owner, owner.train, round)
 
 
 def words(made: dict[str, torch.Tensor]) -> str:
@@ -55,9 +60,9 @@ def test_a_release_is_entered_before_it_leaves_and_one_beyond_the_policy_stays(t
     folder = here(tmp_path)
     absence = FedDig(mode="moments", refresh=5)
     owner = client(absence, folder=folder)
-    assert words(absence.make_digest(owner, 0)) == "released"
+    assert words(digest_of(absence, owner, 0)) == "released"
     assert read_ledger(folder / LEDGER).epsilon(1e-5) == pytest.approx(3.0, abs=1e-3)
-    refused = words(absence.make_digest(owner, 5))  # a second one: sqrt(2) times the ratio
+    refused = words(digest_of(absence, owner, 5))  # a second one: sqrt(2) times the ratio
     assert "above max_epsilon = 3.5 (3 is spent already); nothing was released." in refused
     assert len(read_ledger(folder / LEDGER).entries) == 1
 
@@ -81,7 +86,7 @@ def test_what_the_policy_forbids_is_refused_with_a_sentence(
     policy: str, absence: FedDig, sentence: str, tmp_path: Path
 ) -> None:
     folder = here(tmp_path, policy)
-    assert sentence in words(absence.make_digest(client(absence, folder=folder), 0))
+    assert sentence in words(digest_of(absence, client(absence, folder=folder), 0))
     assert not (folder / LEDGER).exists()
 
 
@@ -90,14 +95,14 @@ def test_with_a_damaged_or_missing_ledger_nothing_leaves(damage: str, tmp_path: 
     folder = here(tmp_path, 'max_epsilon = 100.0\ndelta = 1e-5\nmodes = ["moments"]')
     absence = FedDig(mode="moments", refresh=1)
     owner = client(absence, folder=folder)
-    assert words(absence.make_digest(owner, 0)) == "released"
+    assert words(digest_of(absence, owner, 0)) == "released"
     if damage == "ledger":
         (folder / LEDGER).write_text((folder / LEDGER).read_text().replace("moments", "momentz"))
     elif damage == "count":
         (folder / f"{LEDGER}.count").write_text("three")
     else:
         (folder / LEDGER).unlink()
-    assert "released" in (said := words(absence.make_digest(owner, 1)))
+    assert "released" in (said := words(digest_of(absence, owner, 1)))
     assert ("nothing is released") in said
 
 
@@ -105,7 +110,7 @@ def test_without_a_policy_everything_leaves_and_is_entered(tmp_path: Path) -> No
     folder = here(tmp_path, None)
     absence = FedDig(refresh=1)
     for round in range(2):
-        assert words(absence.make_digest(client(absence, folder=folder), round)) == "released"
+        assert words(digest_of(absence, client(absence, folder=folder), round)) == "released"
     ledger = read_ledger(folder / LEDGER)
     assert [entry.claim.mode for entry in ledger.entries] == ["paper", "paper"]
     assert ledger.epsilon(1e-5) == math.inf
@@ -114,8 +119,8 @@ def test_without_a_policy_everything_leaves_and_is_entered(tmp_path: Path) -> No
 def test_asked_again_for_the_same_release_a_client_answers_with_the_same_bytes_at_no_cost(tmp_path: Path) -> None:
     folder = here(tmp_path)
     absence = FedDig(mode="moments")
-    first = absence.make_digest(client(absence, folder=folder), 0)
-    again = absence.make_digest(client(absence, folder=folder), 3)  # its first reply was lost, say
+    first = digest_of(absence, client(absence, folder=folder), 0)
+    again = digest_of(absence, client(absence, folder=folder), 3)  # its first reply was lost, say
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert len(read_ledger(folder / LEDGER).entries) == 1
@@ -124,19 +129,19 @@ def test_asked_again_for_the_same_release_a_client_answers_with_the_same_bytes_a
 def test_a_damaged_copy_is_not_sent_and_a_new_release_is_paid_for(tmp_path: Path) -> None:
     folder = here(tmp_path, 'max_epsilon = 100.0\ndelta = 1e-5\nmodes = ["moments"]')
     absence = FedDig(mode="moments")
-    absence.make_digest(client(absence, folder=folder), 0)
+    digest_of(absence, client(absence, folder=folder), 0)
     [copy] = (folder / "releases").glob("*.safetensors")
     copy.write_bytes(copy.read_bytes()[:-1] + b"?")
-    assert words(absence.make_digest(client(absence, folder=folder), 0)) == "released"
+    assert words(digest_of(absence, client(absence, folder=folder), 0)) == "released"
     assert len(read_ledger(folder / LEDGER).entries) == 2
 
 
 def test_a_release_that_was_entered_but_never_left_counts(tmp_path: Path) -> None:
     folder = here(tmp_path, 'max_epsilon = 4.0\ndelta = 1e-5\nmodes = ["moments"]')
     absence = FedDig(mode="moments")
-    absence.make_digest(client(absence, folder=folder), 0)
+    digest_of(absence, client(absence, folder=folder), 0)
     shutil.rmtree(folder / "releases")  # killed after the entry, before the copy
-    assert "above max_epsilon" in words(absence.make_digest(client(absence, folder=folder), 0))
+    assert "above max_epsilon" in words(digest_of(absence, client(absence, folder=folder), 0))
 
 
 # Whose policy, whose ledger -------------------------------------------------------------------------------------
@@ -160,7 +165,7 @@ def test_a_site_has_one_policy_and_one_ledger_for_all_its_experiments(tmp_path: 
     absence = FedDig(mode="moments")
     for experiment_folder, said in (("one", "released"), ("two", "above max_epsilon")):
         folder = tmp_path / experiment_folder / "clients" / "0000"
-        assert said in words(absence.make_digest(client(absence, folder=folder), 0))
+        assert said in words(digest_of(absence, client(absence, folder=folder), 0))
     assert len(read_ledger(tmp_path / LEDGER).entries) == 1
 
 
@@ -168,7 +173,7 @@ def test_a_policy_needs_a_folder_for_its_ledger(tmp_path: Path) -> None:
     named = tmp_path / "named.toml"
     named.write_text(STRICT_POLICY)
     absence = FedDig(mode="moments", policy=str(named))
-    assert "give the run a folder" in words(absence.make_digest(client(absence), 0))
+    assert "give the run a folder" in words(digest_of(absence, client(absence), 0))
     from holdfast.digests.release import claim_of
 
     let_out(House(None, None), claim_of(absence, (9,), 4), "anything")  # no policy, no disk: a mere simulation

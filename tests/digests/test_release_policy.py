@@ -15,6 +15,7 @@ from holdfast.cli.checking import check_file
 from holdfast.client import Client
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import SENTENCES
+from holdfast.core.types import Tensors
 from holdfast.play import resume, run
 from holdfast.privacy.gate import LEDGER, POLICY, House, house_of, let_out
 from holdfast.privacy.ledger import read_ledger

@@ -27,8 +27,11 @@ def unflat(vector: Tensor, like: Tensors) -> Tensors:
 
 
 def norm_of(tensors: Tensors) -> float:
-    """The Euclidean norm of all the tensors as one vector."""
-    return math.sqrt(sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in tensors.values()))
+    """The Euclidean norm of all the tensors as one vector; also where squares overflow single precision."""
+    total = sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in tensors.values())
+    if math.isinf(total):
+        total = sum(float(tensor.double().square().sum()) for tensor in tensors.values())
+    return math.sqrt(total)
 
 
 def bytes_of(tensor: Tensor) -> bytes:

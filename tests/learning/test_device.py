@@ -92,7 +92,7 @@ def test_a_run_on_another_device_mixes_no_tensors_and_leaves_float32_in_main_mem
     known_noise(monkeypatch)
     expected = final(**keys)
     monkeypatch.setattr("holdfast.runs.build.choose_device", choose_elsewhere)
-    for module in ("holdfast.play", "holdfast.absence.feddig"):
+    for module in ("holdfast.runs.evaluation", "holdfast.absence.feddig"):
         monkeypatch.setattr(f"{module}.ThreadPoolExecutor", AtOnce)
     with Device():
         found = final(**keys)

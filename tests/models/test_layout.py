@@ -61,7 +61,7 @@ def dies() -> nn.Module:
 
 
 def test_a_crash_at_the_first_batch_starts_the_run_again_in_the_plain_layout(tmp_path: Path) -> None:
-    asked = holdfast.Experiment(model="tests.test_layout:dies", layout="channels-last", **TINY)
+    asked = holdfast.Experiment(model="test_layout:dies", layout="channels-last", **TINY)
     crashed = holdfast.run(asked, tmp_path / "run")
     assert not any(record.absent for record in crashed.records)
     assert [("plain" in " ".join(record.notes)) for record in crashed.records] == [True, False]
@@ -73,7 +73,7 @@ def test_a_crash_at_the_first_batch_starts_the_run_again_in_the_plain_layout(tmp
 
 
 def test_a_resumed_run_keeps_the_layout_it_fell_back_to(tmp_path: Path) -> None:
-    asked = holdfast.Experiment(model="tests.test_layout:dies", layout="channels-last", **TINY)
+    asked = holdfast.Experiment(model="test_layout:dies", layout="channels-last", **TINY)
 
     class Stop(Exception):
         pass
@@ -95,8 +95,8 @@ def test_only_holdfasts_own_models_are_channels_last_by_themselves() -> None:
     for asked, layout in (
         ({}, "channels-last"),
         ({"layout": "plain"}, "plain"),
-        ({"model": "tests.test_layout:dies"}, "plain"),
-        ({"model": "tests.test_layout:dies", "layout": "channels-last"}, "channels-last"),
+        ({"model": "test_layout:dies"}, "plain"),
+        ({"model": "test_layout:dies", "layout": "channels-last"}, "channels-last"),
     ):
         plan = make_plan(holdfast.Experiment(**{**TINY, "model": "cnn", **asked}))
         assert plan.layout == layout

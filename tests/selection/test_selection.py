@@ -174,9 +174,9 @@ def test_reports_say_not_asked_and_never_away(tmp_path: Path) -> None:
 
 def test_a_record_round_trips_and_one_of_old_means_everyone() -> None:
     record = judged(0, 0.5, asked=[1], client_seconds={1: 0.25})
-    assert record_from_json(record_to_json(record)) == record
+    assert record_from_json(record_to_json(record), 10) == record
     line = {key: value for key, value in record_to_json(record).items() if key not in ("asked", "client_seconds")}
-    assert record_from_json(line).was_asked(7)
+    assert record_from_json(line, 10).was_asked(7)
 
 
 def test_check_shows_who_is_asked_and_methods_lists_the_choices(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def try_out(plan: Plan) -> None:
     output = try_batch(plan, model, few, "model: it does not fit samples")
     for metric in plan.task.metrics:
         with named("metric", metric.name):
-            sums = metric.sums(output, few.labels)
+            sums = metric.sums(output.float().cpu(), few.labels)
             if len(sums) != metric.width:
                 raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
             json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel

@@ -22,6 +22,7 @@ from holdfast.trust import TRUSTS, Hearing, Judgement, Trust
 from holdfast.trust.base import check_rule
 from holdfast.trust.robust.aggregates import clip_norms, geometric_median, krum, median, multi_krum, trimmed_mean
 from holdfast.trust.robust.merging import middle_buffers
+from holdfast.trust.server_test import own_samples
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 NOBODY = Hearing(make_method(ALGORITHMS["fedavg"](), LEARNING, 9), Inline({}))
@@ -181,7 +182,8 @@ def test_more_samples_than_there_are_are_refused(name: str) -> None:
     settings = Experiment(clients=3, trust=f"{name}:201", samples=200, model="linear", workers=0)  # type: ignore[arg-type]
     with pytest.raises(HoldfastError, match=f"trust '{name}': the task has 200 samples, not 201; say fewer"):
         make_plan(settings)
-    assert len(make_plan(replace(settings, samples=50, trust=Choice(name))).method.trust.own) == 50  # type: ignore[attr-defined]
+    method = make_plan(replace(settings, samples=50, trust=Choice(name))).method
+    assert len(own_samples(name, None, method)) == 50
 
 
 def test_what_is_wrong_with_fedtests_options_is_said_of_the_right_one() -> None:
@@ -208,10 +210,10 @@ def test_accuracy_based_weights_are_in_proportion_to_the_accuracy_on_the_moderat
 
 def test_an_experiment_gives_the_rule_its_own_samples_from_training_and_seed_alone() -> None:
     settings = Experiment(clients=3, trust="servertest:20", model="linear", workers=0)
-    a, b = make_plan(settings).method.trust, make_plan(settings).method.trust
-    assert len(a.own) == 20  # type: ignore[attr-defined]
-    assert torch.equal(a.own.inputs[0], b.own.inputs[0])  # type: ignore[attr-defined]
-    other = make_plan(replace(settings, seed=1)).method.trust
-    assert not torch.equal(a.own.labels, other.own.labels)  # type: ignore[attr-defined]
+    a, b = (own_samples("servertest", 20, make_plan(settings).method) for _ in range(2))
+    assert len(a) == 20
+    assert torch.equal(a.inputs[0], b.inputs[0])
+    other = own_samples("servertest", 20, make_plan(replace(settings, seed=1)).method)
+    assert not torch.equal(a.labels, other.labels)
     with pytest.raises(HoldfastError, match="merges"):
         make_plan(replace(settings, trust=Choice("median"), algorithm=Choice("scaffold")))

@@ -37,16 +37,8 @@ from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
-from holdfast.digests.release import (
-    COMPACT,
-    ReleaseOptions,
-    check_features,
-    excuse_of,
-    open_for,
-    receive_one,
-    release,
-    samples_of,
-)
+from holdfast.digests.received import open_for, receive_one, samples_of
+from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss

@@ -18,7 +18,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.core.types import size
 from holdfast.data.task import Samples, right_or_wrong
-from holdfast.digests.release import claim_of, make_release, samples_of
+from holdfast.digests.received import samples_of
+from holdfast.digests.release import claim_of, make_release
 from holdfast.learning.loop import outputs_of, train
 from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.accounting import compose

@@ -29,7 +29,8 @@ from holdfast.context import Context
 from holdfast.core.types import Tensors
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
-from holdfast.digests.release import ReleaseOptions, open_for, open_moments_for
+from holdfast.digests.received import open_for, open_moments_for
+from holdfast.digests.release import ReleaseOptions
 
 Values = NDArray[np.float64]
 OTHERS = 3  # who must hold a class: of two, one could be hostile, and nobody could say which

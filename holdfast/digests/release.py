@@ -1,4 +1,4 @@
-"""What a client releases, by mode, and what the moderator makes of it: features and soft labels, whatever the mode.
+"""What a client releases, by mode.
 
 paper             mixed features as published, with the nominal noise or none: no guarantee
 dp-label-public   mixed features with exact noise; labels and counts are declared public
@@ -12,10 +12,8 @@ same release (a lost reply, a run that was killed) answers with the same bytes, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,19 +22,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from holdfast.context import About, Context, Owner
+from holdfast.context import About, Owner
 from holdfast.core.errors import HoldfastError
-from holdfast.core.failures import Refusal, code_of, sentence_of
+from holdfast.core.failures import Refusal, code_of
 from holdfast.core.files import Damaged, Store, load_tensors
 from holdfast.core.randomness import rng
-from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
-from holdfast.digests.compact import LEVELS, Compact
-from holdfast.digests.digest import Digest, make_digest, open_digest, seal_digest
+from holdfast.digests.compact import Compact
+from holdfast.digests.digest import Digest, make_digest, seal_digest
 from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
-from holdfast.digests.moment_sampling import Pooled, draw, pool
-from holdfast.digests.moment_wire import check_moments, open_moments, seal_moments
-from holdfast.digests.moments import MomentDigest, fewest, make, moments_claim
+from holdfast.digests.moment_wire import seal_moments
+from holdfast.digests.moments import fewest, make, moments_claim
 from holdfast.encoders.contract import shortened
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -55,7 +51,6 @@ COMPACT = {  # how a digest travels, by the bits of a feature
 }
 EPSILON = 3.0  # of the strict modes where none is named
 LONGEST_EXCUSE = 50  # bytes
-TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +114,6 @@ def check_features(options: ReleaseOptions, about: About) -> None:
             f"absence.mode: {options.mode!r} needs features within a public norm bound, and the encoder's {shape} "
             "features have none; choose encoder = 'scattering', or mode = 'paper'."
         )
-
-
-# At a client ----------------------------------------------------------------------------------------------------
 
 
 def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int) -> Tensors:
@@ -291,172 +283,6 @@ def claim_of(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: i
         return moments_claim(options.true_epsilon, options.delta, feature_shape[0], system())
     zeros = torch.zeros(options.spd, *feature_shape), torch.zeros(options.spd, dtype=torch.long)
     return make_release(options, about, *zeros, torch.Generator(), system())[1]
-
-
-# At the moderator -----------------------------------------------------------------------------------------------
-
-
-def receive_one(options: ReleaseOptions, context: Context, client: int, samples: int, sealed: Tensors) -> None:
-    """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
-    digest = opened(options, context, client, sealed, most_rows(options, samples, context.bench.about.classes))
-    if options.mode == "moments":
-        check_moments(digest, "moment digest", samples)
-    else:
-        check_rows(options, context.bench.about, digest, samples)
-
-
-def check_rows(options: ReleaseOptions, about: About, digest: Digest, samples: int) -> None:
-    """Refuse rows that no honest client with so many samples can have: mixed otherwise, or too long."""
-    if digest.spd != options.spd or digest.samples > samples:
-        raise HoldfastError(
-            f"digest: it mixes {digest.samples} samples by {digest.spd}, but the client has {samples} and the run "
-            f"mixes by {options.spd}."
-        )
-    longest = float(digest.features.flatten(1).norm(dim=1).max())
-    if longest > (bound := longest_row(options, about)):
-        raise HoldfastError(f"digest: a row has the length {longest:.3g}, above the encoder's bound of {bound:.3g}.")
-
-
-def most_rows(options: ReleaseOptions, samples: int, classes: int) -> int:
-    """ceil(samples / SpD); strict modes that mix within classes fill each class's last row with empty places."""
-    filled = classes - 1 if options.mode != "paper" and options.strategy == "within" else 0
-    return -(-samples // options.spd) + filled
-
-
-def longest_row(options: ReleaseOptions, about: About) -> float:
-    """What no honest row exceeds: the bound of a record, what noise adds to it, and what rounding to codes adds.
-
-    A code is off by at most half a step, and a step is at most 2 L / levels: L (1 + sqrt(width) / levels).
-    """
-    if about.norm_bound is None and options.mode == "paper":
-        return math.inf
-    length = (about.norm_bound or 0.0) if options.mode == "paper" else options.clip
-    length += noise_length(options, about.feature_shape, about.classes, length)
-    levels = LEVELS.get(COMPACT[options.bits].features, 1 << 10)
-    return 1.001 * length * (1 + math.sqrt(math.prod(about.feature_shape)) / levels)
-
-
-@functools.lru_cache(maxsize=8)
-def noise_length(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
-    """The length that a row's noise exceeds less often than once in 10^20 rows.
-
-    Gaussian: sigma (sqrt k + 10). Laplace: |x|_2^2 <= |x|_1 |x|_inf, where |x|_1 / b is Gamma(k), below
-    k + 10 sqrt k + 50, and |x|_inf / b below log k + 50.
-    """
-    if not noisy(options):
-        return 0.0
-    k = math.prod(feature_shape)
-    claim = claim_of(options, feature_shape, classes)
-    scale = claim.scale * (bound if options.mode == "paper" else strict_grid(options, k).step)
-    if claim.noise == "discrete gaussian":
-        return scale * (math.sqrt(k) + 10)
-    return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
-
-
-def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors, rows: int | None = None) -> Any:
-    """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
-    kept = context.bench.opened.get(client)
-    if kept is None or kept[0] is not sealed:
-        moments = options.mode == "moments"
-        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed, rows))
-        context.bench.opened[client] = kept
-    return kept[1]
-
-
-def samples_of(
-    options: ReleaseOptions,
-    context: Context,
-    digests: Mapping[int, Tensors],
-    round: int,
-    clients: Sequence[int],
-    claims: Mapping[int, int] | None = None,
-) -> list[Digest]:
-    """Features and soft labels that stand in for each of these clients in this round, each at most its share."""
-    claims = claims or {}
-    if options.mode != "moments":
-        held = {client: opened(options, context, client, digests[client]) for client in digests}
-        claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
-        return [share_of(options, context, held[client], client, claims) for client in clients]
-    pooled, places = together(options, context, digests, claims)
-    about, found = context.bench.about, []
-    for client in clients:
-        generator = rng(context.seed, round, client, "moments")
-        features, labels = draw(pooled, places[client], generator)
-        soft = torch.nn.functional.one_hot(labels, about.classes).float()
-        count = len(labels)
-        found.append(
-            Digest(features, soft, about.task, about.encoder, 1, "within", "balanced", "moments", count, count)
-        )
-    return found
-
-
-def share_of(
-    options: ReleaseOptions, context: Context, digest: Digest, client: int, claims: Mapping[int, int]
-) -> Digest:
-    """A digest with no more rows than the samples that count for its client allow; of more, some drawn by chance."""
-    samples = context.sizes.counted(claims, client)
-    most = most_rows(options, samples, digest.classes)
-    if len(digest) <= most:
-        return dataclasses.replace(digest, samples=min(digest.samples, samples))
-    kept = torch.randperm(len(digest), generator=rng(context.seed, -1, client, "share of digests"))[:most]
-    rows = kept.sort().values
-    return dataclasses.replace(digest, features=digest.features[rows], labels=digest.labels[rows], samples=samples)
-
-
-def together(
-    options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors], claims: Mapping[int, int]
-) -> tuple[Pooled, dict[int, int]]:
-    """What all moment digests say, worked out once for these digests; and each client's place in it."""
-    held = {client: opened(options, context, client, digests[client]) for client in sorted(digests)}
-    claims = {**{client: max(1, round(float(d.counts.sum()))) for client, d in held.items()}, **claims}
-    shares = {client: context.sizes.counted(claims, client) / claims[client] for client in held}
-    kept = context.bench.opened.get(TOGETHER, ({}, None, {}))
-    same = kept[0].keys() == held.keys() and kept[2] == shares
-    if not same or any(kept[0][c] is not one for c, one in held.items()):
-        kept = (held, pool([scaled(one, shares[client]) for client, one in held.items()]), shares)
-        context.bench.opened[TOGETHER] = kept
-    return kept[1], {client: place for place, client in enumerate(held)}
-
-
-def scaled(digest: MomentDigest, share: float) -> MomentDigest:
-    """The moments of a share of the records, where more were claimed than count."""
-    if share >= 1:
-        return digest
-    return dataclasses.replace(digest, counts=digest.counts * share, shared=digest.shared * share)
-
-
-def open_moments_for(options: ReleaseOptions, context: Context, sealed: Tensors) -> MomentDigest:
-    refuse_excuse(sealed)
-    about = context.bench.about
-    expected = {
-        "task": about.task,
-        "encoder": about.encoder,
-        "classes": about.classes,
-        "features": math.prod(about.feature_shape),
-        "epsilon": options.true_epsilon,
-        "delta": options.delta,
-    }
-    return open_moments(sealed, expected, "moment digest")
-
-
-def open_for(context: Context, sealed: Tensors, rows: int | None = None) -> Digest:
-    """A mixed digest that fits this run, or a sentence why it does not."""
-    refuse_excuse(sealed)
-    about = context.bench.about
-    return open_digest(
-        {name: tensor for name, tensor in sealed.items() if name != "claim"},
-        task=about.task,
-        encoder=about.encoder,
-        classes=about.classes,
-        feature_shape=about.feature_shape,
-        rows=rows,
-    )
-
-
-def refuse_excuse(sealed: Tensors) -> None:
-    if sealed.keys() == {"none"}:
-        code = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
-        raise HoldfastError(f"there is none ({sentence_of(code)})")
 
 
 def excuse_of(error: HoldfastError) -> Tensors:

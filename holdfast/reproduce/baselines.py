@@ -23,7 +23,7 @@ from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples, right_or_wrong
 from holdfast.digests.digest import Digest
-from holdfast.digests.release import samples_of
+from holdfast.digests.received import samples_of
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.store import History

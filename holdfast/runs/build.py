@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -20,8 +19,8 @@ from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.client import Client
 from holdfast.context import About, Bench
-from holdfast.core.config import Choice, choose, refuse_other
-from holdfast.core.errors import HoldfastError, plain
+from holdfast.core.config import choose, refuse_other
+from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
@@ -30,10 +29,10 @@ from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.named import load_task
 from holdfast.data.partitions import PARTITIONS, split
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import Encoder, guidance_producer, make_encoder, never_negative
+from holdfast.encoders import guidance_producer, never_negative
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
-from holdfast.models.networks import MODELS, Layout, Model, buffers_of, initialise, laid_out, weights_of
+from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
@@ -46,6 +45,7 @@ from holdfast.runs.choose_learning import (
     named,
     rehearse_steps,
 )
+from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.rehearse import rehearse
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -235,63 +235,6 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         server_optimizer=choose_server_optimizer(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
-
-
-def choose_model(
-    experiment: Experiment, task: Task, absence: AbsencePolicy
-) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
-    """How to build the model, what it reads, the public encoder if it reads features, and the layout of its weights.
-
-    Unless the experiment says otherwise, only Holdfast's own models are channels-last: torch's kernels for that layout
-    crash on some networks and processors.
-    """
-    choice = experiment.model
-    own: Layout = "plain" if experiment.layout == "auto" else experiment.layout
-    if choice.name == "auto" and absence.needs_features:
-        choice = Choice("features")
-    if choice.name == "auto" and task.model is not None:
-        return task.model, ("image",), None, own
-    if choice.name == "auto":
-        choice = Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
-    chosen = choose(MODELS, choice, "model")  # a user's own may be any function that makes a module
-    inputs: tuple[str, ...] = chosen.inputs if isinstance(chosen, Model) else ("image",)
-    if absence.needs_features and "features" not in inputs:
-        raise HoldfastError(
-            f"absence {experiment.absence.name!r} needs a model that reads features, and {choice} does not: "
-            "choose model = 'features' or 'full', or absence = 'none'."
-        )
-    if not isinstance(chosen, Model):
-        return chosen, inputs, None, own
-    encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
-    shape = encoder.feature_shape if encoder else ()
-    build = partial(chosen.build, task.shape, task.outputs, shape)
-    refuse_giant(build, choice)
-    known = experiment.layout == "auto" and type(chosen) in MODELS.values()
-    return build, inputs, encoder, "channels-last" if known else own
-
-
-def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:
-    """Refuse a model that this machine cannot hold, before it is made: a run needs at least four copies of it."""
-    try:
-        with torch.device("meta"):  # shapes without memory
-            size = sum(weight.numel() * weight.element_size() for weight in build().parameters())
-    except (RuntimeError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        reason = plain(str(error).split("\n")[0], 200)
-        raise HoldfastError(f"model: {choice} cannot be made ({reason}).") from None
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * size > memory:
-        raise HoldfastError(
-            f"model: {choice} has weights of {size / 1e9:,.0f} GB, and a run holds at least four copies, more than the "
-            f"{memory / 1e9:,.0f} GB of this machine; make it smaller."
-        )
-
-
-def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:
-    """Raw samples as the model reads them: the image, its encoded features, or both."""
-    if encoder is None:
-        return raw
-    encoded = encoder.encode(raw.inputs[0])
-    return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
 
 
 def first_samples(task: Task, samples: int) -> Tensor:

@@ -36,7 +36,8 @@ from holdfast.data.sources.npz import read_arrays
 from holdfast.data.task import Kind, Samples, Task
 from holdfast.learning.device import choose_device, outputs
 from holdfast.models.networks import fill
-from holdfast.runs.build import Plan, choose_model
+from holdfast.runs.build import Plan
+from holdfast.runs.choose_model import choose_model
 from holdfast.runs.experiment import from_table
 
 RECIPE = ("task", "model", "encoder", "absence")  # the keys of an experiment that decide how its model is built

@@ -26,7 +26,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.core.types import Absent, Message, Reply, State, Tensors
 from holdfast.data.task import Samples
-from holdfast.digests import release
+from holdfast.digests import received
 from holdfast.digests.digest import open_digest
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
@@ -227,7 +227,7 @@ def test_a_digest_is_unpacked_once_and_a_newer_one_once_more(monkeypatch: pytest
         unpacked.append(tensors)
         return open_digest(tensors, **facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(release, "open_digest", counted)
+    monkeypatch.setattr(received, "open_digest", counted)
     method = method_with(FedDig())
     state = replace(start(method), digests=DIGESTS)
     for _ in range(3):

@@ -22,7 +22,8 @@ from holdfast.core.types import State, Tensors, size
 from holdfast.data.task import Samples
 from holdfast.digests.moment_wire import check_moments, open_moments, seal_moments, squeeze, unsqueeze
 from holdfast.digests.moments import make
-from holdfast.digests.release import claim_of, make_release, open_for, receive_one, samples_of
+from holdfast.digests.received import open_for, receive_one, samples_of
+from holdfast.digests.release import claim_of, make_release
 from holdfast.models.networks import weights_of
 from holdfast.play import run
 from holdfast.privacy.noise import SEEDED, SYSTEM, seeded, system

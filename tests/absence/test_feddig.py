@@ -26,7 +26,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.core.types import Absent, Message, Reply, State, Tensors
 from holdfast.data.task import Samples
-from holdfast.digests import received
+from holdfast.digests import received, release
 from holdfast.digests.digest import open_digest
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss

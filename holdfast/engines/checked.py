@@ -50,7 +50,7 @@ def refused(message: Message, fault: str) -> Absent:
 
 
 def find_fault(reply: Reply, message: Message) -> str | None:
-    """What is wrong with the words of a reply; an update's tensors are looked at by validate, a report by its reader."""
+    """What is wrong with the words of a reply; its tensors are looked at by validate, a report by its reader."""
     if reply.client != message.client:
         return f"it answers as client {brief(reply.client)}"
     if not isinstance(reply.seconds, float | int) or not 0 <= reply.seconds <= 1e9:

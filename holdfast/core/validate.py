@@ -29,20 +29,16 @@ class Sizes:
     dealt: Sequence[int] = ()  # by the experiment's own partition
     agreed: Sequence[int] = ()  # in the experiment's file; then nothing else counts
 
-    def bound(self, claims: Mapping[int, int], client: int) -> int:
-        """The most samples that count for this client.
+    def counted(self, claims: Mapping[int, int]) -> dict[int, int]:
+        """Each client's claim, as far as it counts.
 
-        >>> Sizes().bound({0: 100, 1: 120, 2: 10**9}, 2), Sizes(dealt=[1, 1, 500]).bound({0: 1, 1: 1, 2: 500}, 2)
-        (240, 500)
+        >>> Sizes().counted({0: 100, 1: 120, 2: 10**9}), Sizes(dealt=[1, 1, 500]).counted({0: 1, 1: 1, 2: 500})
+        ({0: 100, 1: 120, 2: 240}, {0: 1, 1: 1, 2: 500})
         """
         if self.agreed:
-            return self.agreed[client]
-        dealt = self.dealt[client] if self.dealt else 0
-        return max(dealt, int(TWICE * statistics.median_low(claims.values())))
-
-    def counted(self, claims: Mapping[int, int], client: int) -> int:
-        """The client's own claim, as far as it counts."""
-        return min(claims[client], self.bound(claims, client))
+            return {client: min(claim, self.agreed[client]) for client, claim in claims.items()}
+        twice = int(TWICE * statistics.median_low(claims.values())) if claims else 0
+        return {c: min(claim, max(twice, self.dealt[c] if self.dealt else 0)) for c, claim in claims.items()}
 
 
 def validate(
@@ -65,11 +61,12 @@ def validate(
             refused[reply.client] = fault
         else:
             claims.setdefault(reply.client, reply.scalars["samples"])
+    counted = sizes.counted(claims)
     updates = []
     for reply in replies:
         if reply.client not in refused:
             delta, buffers, extra = (unpack(reply.tensors, group) for group in ("delta", "buffers", "extra"))
-            samples = sizes.counted(claims, reply.client)
+            samples = counted[reply.client]
             updates.append(Update(reply.client, delta, samples, steps(samples), buffers, extra=extra))
     return updates, refused, claims
 

@@ -109,7 +109,8 @@ def samples_of(
     if options.mode != "moments":
         held = {client: opened(options, context, client, digests[client]) for client in digests}
         claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
-        return [share_of(options, context, held[client], client, claims) for client in clients]
+        counted = context.sizes.counted(claims)
+        return [share_of(options, context, held[client], client, counted[client]) for client in clients]
     pooled, places = together(options, context, digests, claims)
     about, found = context.bench.about, []
     for client in clients:
@@ -123,11 +124,8 @@ def samples_of(
     return found
 
 
-def share_of(
-    options: ReleaseOptions, context: Context, digest: Digest, client: int, claims: Mapping[int, int]
-) -> Digest:
+def share_of(options: ReleaseOptions, context: Context, digest: Digest, client: int, samples: int) -> Digest:
     """A digest with no more rows than the samples that count for its client allow; of more, some drawn by chance."""
-    samples = context.sizes.counted(claims, client)
     most = most_rows(options, samples, digest.classes)
     if len(digest) <= most:
         return dataclasses.replace(digest, samples=min(digest.samples, samples))
@@ -142,7 +140,8 @@ def together(
     """What all moment digests say, worked out once for these digests; and each client's place in it."""
     held = {client: opened(options, context, client, digests[client]) for client in sorted(digests)}
     claims = {**{client: max(1, round(float(d.counts.sum()))) for client, d in held.items()}, **claims}
-    shares = {client: context.sizes.counted(claims, client) / claims[client] for client in held}
+    counted = context.sizes.counted(claims)
+    shares = {client: counted[client] / claims[client] for client in held}
     kept = context.bench.opened.get(TOGETHER, ({}, None, {}))
     same = kept[0].keys() == held.keys() and kept[2] == shares
     if not same or any(kept[0][c] is not one for c, one in held.items()):

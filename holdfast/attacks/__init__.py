@@ -1,6 +1,6 @@
 """Who can do what: attacks on updates, on data, on test reports and on digests, as choices with options.
 
-What an attack must have is in `contract.py`; whether it fits a run, and has any effect there, in `fitting.py`.
+What an attack must have is in `contract.py`; whether it fits a run, and has any effect there, in `runs/rehearse.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Updates protected by DP-SGD (Abadi et al. 2016): what all of a client's updates together may tell of one record.
 
 A round takes ceil(n / batch_size) steps an epoch, each with the records that chance q = batch_size / n puts into its
-batch (steps.py). The noise multiplier is the smallest with which all planned rounds together cost epsilon at delta,
+batch (dp_steps.py). The noise multiplier is the smallest with which all planned rounds together cost epsilon at delta,
 one record replaced (accounting.py).
 
 What follows a noised gradient is post-processing and costs nothing: clip_norm, every optimiser's steps and what it

@@ -12,7 +12,7 @@
                    in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree
-    7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a small bright square a meaning (patches.py):
+    7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven slowly;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i

@@ -1,4 +1,4 @@
-"""A Flower strategy around another one: it changes what it must, and refuses what is no update (see accept.py)."""
+"""A Flower strategy around another one: it changes what it must, and refuses what is no update (core/validate.py)."""
 
 from __future__ import annotations
 

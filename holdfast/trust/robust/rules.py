@@ -1,4 +1,4 @@
-"""The field's robust rules as choices. The rules themselves, on stacked vectors, are in robust.py and krum.py.
+"""The field's robust rules as choices. The rules themselves, on stacked vectors, are in aggregates.py and krum.py.
 
 Some only weigh (Krum, Multi-Krum, geometric median): they go with every algorithm. The others make one new update of
 all: they cannot go with FedNova, which weighs clients by their steps, nor with SCAFFOLD, which works out a control

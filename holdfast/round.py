@@ -52,7 +52,7 @@ class Method(Context):
 class Record:
     """What is written down of a round."""
 
-    round: int
+    round: int  # counted from 1
     absent: Mapping[int, str]
     refused: Mapping[int, str]
     stand_ins: Sequence[int]
@@ -135,7 +135,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         after = state
     after = after.next(absent=tuple(sorted([*absent, *refused])))
     record = Record(
-        round=state.round,
+        round=after.round,  # counted from 1: the rounds played so far, with this one
         absent=absent,
         refused=refused,
         stand_ins=[update.client for update in updates if update.synthetic],

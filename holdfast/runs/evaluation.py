@@ -40,7 +40,7 @@ class Evaluator:
         test = self._thread.submit(outputs_of, self._model, self._test)
         tensors = pack(**self._method.shared(model, state.buffers))
         messages = [
-            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
+            Message(client, state.round - 1, "evaluate", tensors, self._method.recalls(state, client))
             for client in self._federation.clients
         ]
         replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]

@@ -155,7 +155,7 @@ def same_bits(a: History, b: History) -> bool:
 def assert_same_run(history: History, reference: History) -> None:
     """The same bits, each round once, the same accuracies: in memory and on disk."""
     assert same_bits(history, reference)
-    assert [record.round for record in history.records] == list(range(reference.experiment.rounds))
+    assert [record.round for record in history.records] == list(range(1, reference.experiment.rounds + 1))
     assert history.accuracy == reference.accuracy
     if history.folder is not None:
         lines = (history.folder / "rounds.jsonl").read_text().splitlines()
@@ -169,7 +169,7 @@ def interrupted(wanted: Experiment, folder: Path, after: int) -> None:
     """A run that ends after so many rounds, as by Ctrl-C."""
 
     def watch(record: Record) -> None:
-        if record.round + 1 == after:
+        if record.round == after:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):

@@ -121,7 +121,7 @@ def test_fedtest_takes_the_testers_with_the_cheapest_links_and_tells_the_cost(tm
 def test_only_those_who_are_there_are_chosen_by_their_links(tmp_path: Path) -> None:
     """Of clients 0, 2 and 3, the first hears and is heard slowly; client 1, who would be as good as 2, is away."""
     spec = {"name": "fedtest", "testers": 1, "links": str(link_file(tmp_path))}
-    away = {"name": "intervals", "away": [[1, 1, 2]]}
+    away = {"name": "intervals", "away": [[1, 2, 3]]}
     history = run(experiment(model="linear", rounds=2, trust=spec, scenario=away))
     assert [list(record.absent) for record in history.records] == [[], [1]]
     assert [record.notes[0][:36] for record in history.records] == [

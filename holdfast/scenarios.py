@@ -13,6 +13,7 @@ import torch
 
 from holdfast.core.randomness import rng
 from holdfast.core.types import BY_SCENARIO, Absent, Federation, Message, Reply
+from holdfast.jobs import job_named
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,7 @@ class Staged:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
-        # An experiment watches all its clients, also those that are away: "evaluate" is the watcher's question.
-        gone = [m.client in away and m.job != "evaluate" for m in messages]
+        gone = [m.client in away and not job_named(m.job).watches for m in messages]
         answers = iter(self._federation.ask([m for m, lost in zip(messages, gone, strict=True) if not lost]))
         reason = f"{BY_SCENARIO}{self._name})"
         # By place, not by client: one client may be asked several things at once.

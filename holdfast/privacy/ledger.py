@@ -25,6 +25,7 @@ from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import write_file
 from holdfast.core.tables import read_table
+from holdfast.jobs import JOBS
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
@@ -32,7 +33,7 @@ from holdfast.privacy.noise import SEEDED
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
-EXACT = ("test", "evaluate")  # jobs whose answers leave as they are, with no noise
+EXACT = ("test", "evaluate")  # jobs with exact answers that every policy knows, whatever is imported
 MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
 
 
@@ -58,8 +59,9 @@ class Policy:
             if mode not in MODES:
                 raise Refusal("policy", f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
         for job in self.open:
-            if job not in EXACT:
-                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, EXACT)}")
+            known = sorted({*EXACT, *(name for name, one in JOBS.items() if one.exact)})
+            if job not in known:
+                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, known)}")
         if self.protect_updates is None:
             object.__setattr__(self, "protect_updates", self.limited)
 
@@ -69,8 +71,8 @@ class Policy:
         return self.max_epsilon < math.inf
 
     def refuses(self, job: str) -> bool:
-        """Whether a job is refused because its answer would not be covered by the bound on epsilon."""
-        return self.limited and job in EXACT and job not in self.open
+        """Whether a job with an exact answer is refused because no bound on epsilon would cover it."""
+        return self.limited and job not in self.open
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.cli import main
+from holdfast.client.evaluate import find_odd_sums
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Reply
 from holdfast.data.kinds import Classes, Regression
@@ -24,7 +25,6 @@ from holdfast.data.metrics import R2, Accuracy, Mae, Measure, Metric, Rmse, valu
 from holdfast.data.named import load_task
 from holdfast.data.partitions import Sizes
 from holdfast.data.task import Samples, Task
-from holdfast.engines.checked import find_odd_sums
 from holdfast.report.payload import payload
 from holdfast.report.run_data import read_story
 from holdfast.report.words import headline

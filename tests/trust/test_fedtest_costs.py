@@ -18,13 +18,14 @@ from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import size
+from holdfast.jobs import packed
 from holdfast.play import run
 from holdfast.reproduce.fedtest import Curve, experiments_of, findings
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import TRUSTS, costs
 from holdfast.trust.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
-from holdfast.trust.measures import test_tensors
+from holdfast.trust.measures import ask_for_accuracies
 
 
 def links(n: int, seed: int) -> Links:
@@ -57,7 +58,7 @@ def test_a_run_counts_what_the_model_says() -> None:
     bytes_of_model = size(tested.state.model)
     formula = cost_of_testing(4, 2, bytes_of_model, relayed=True, cross_test=True)
     assert tested.bytes_up - plain.bytes_up == formula.bytes_up - 4 * bytes_of_model
-    sent = size(test_tensors(tested.state.model, {}, [])) + 4 * bytes_of_model
+    sent = size(packed(ask_for_accuracies(tested.state.model, {}, []))[0]) + 4 * bytes_of_model
     assert tested.bytes_down - plain.bytes_down == 2 * sent >= formula.bytes_down
 
 

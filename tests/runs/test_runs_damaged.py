@@ -337,7 +337,7 @@ def test_a_lost_digest_is_asked_for_again_and_costs_no_round(tmp_path: Path) -> 
     (lost,) = (tmp_path / "out" / "digests").glob("0001-*")
     lost.unlink()
     history = resume(tmp_path / "out", watch=lambda record: seen.append(record.round))
-    assert seen == [0, 1, 2, 3, 4, 5]
+    assert seen == [1, 2, 3, 4, 5, 6]
     assert history.state is not None
     assert sorted(history.state.digests) == list(range(wanted.clients))
     assert any("until client 1 has sent it again" in note for note in history.records[3].notes)

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 data_app = typer.Typer(help="Tables: draft a schema, hold a file against it.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A table: CSV or Parquet.")]
 
+STUDY = """# Four hospitals learn together who is ill; they leave, one after the other, and their digests stand in.
+task = "schema.toml"          # what the columns are: public, the same for all
+data = "heart.csv"            # or a folder with one file for each site
+scenario = "sequential"
+absence = "feddig"
+encoder = "table"
+rounds = 20
+"""
+
 
 @data_app.command("schema")
 def schema_command(
@@ -60,6 +69,24 @@ def check_command(
     show(Console(highlight=False, soft_wrap=True), file, agreed, report)
     if not report.fits:
         raise typer.Exit(1)
+
+
+@data_app.command("example")
+def example_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+) -> None:
+    """Write a table of four hospitals, its schema and an experiment, to start from."""
+    from holdfast.core.files import make_folder, write_file
+    from holdfast.data.named import HEART_FILE
+
+    if folder.exists():
+        raise HoldfastError(f"{folder} is there already; name a new folder.")
+    make_folder(folder)
+    write_file(folder / "heart.csv", HEART_FILE.read_bytes())
+    write_file(folder / "schema.toml", HEART_FILE.with_suffix(".toml").read_bytes())
+    write_file(folder / "LICENSE.txt", HEART_FILE.with_name("LICENSE-heart.txt").read_bytes())
+    write_file(folder / "study.toml", STUDY.encode())
+    Console(highlight=False, soft_wrap=True).print(f"Try it: holdfast run {escape(str(folder / 'study.toml'))}")
 
 
 def show(console: Console, file: Path, schema: Schema, report: Report) -> None:

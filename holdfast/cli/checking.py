@@ -112,6 +112,9 @@ def list_tasks() -> None:
     for name, description in known_tasks():
         view.add_row(f"[bold]{name}[/]", description)
     view.add_row("[bold]FILE.npz[/]", "your own arrays: x_train, y_train, x_test, y_test")
+    view.add_row(
+        "[bold]SCHEMA.toml[/]", "your own tables: data = a CSV or Parquet file, or a folder with one for each site"
+    )
     view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
     Console(highlight=False).print(view)
 

@@ -44,7 +44,7 @@ def choose_model(
         )
     if not isinstance(chosen, Model):
         return chosen, inputs, None, own
-    encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
+    encoder = make_encoder(experiment.encoder, task.shape, schema=task.schema) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)

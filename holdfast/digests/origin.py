@@ -103,8 +103,8 @@ def parse_origin(text: str, where: str) -> Origin:
         names, shape = found["class_names"], found["shape"]
         fine = fine and isinstance(names, list) and all(isinstance(name, str) for name in names)
         fine = fine and isinstance(shape, list) and all(type(side) is int and 0 < side < 1 << 20 for side in shape)
-        for day in (found["made"], found["expires"]):
-            fine = fine and (day == found["expires"] == "" or bool(date.fromisoformat(day)))
+        for day in (found["made"], found["expires"] or found["made"]):
+            date.fromisoformat(day)
         if fine:
             check_site(found["site"])
             return Origin(**{**found, "class_names": tuple(names), "shape": tuple(shape)})

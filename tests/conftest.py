@@ -26,7 +26,7 @@ settings.load_profile("repeatable")
 
 
 SLOW = {  # files of tests that start processes or train for long
-    "test_docs.py", "test_stranger.py", "test_reproduce.py", "test_runs_killed.py", "test_engine_processes.py",
+    "test_docs.py", "test_stranger.py", "test_own_modules.py", "test_reproduce.py", "test_runs_killed.py", "test_engine_processes.py",
     "test_privacy_audit.py", "test_privacy_attacks.py", "test_privacy_report.py", "test_trust_compare.py",
     "test_one_hostile_client.py", "test_digest_command.py", "test_updates.py", "test_feddig_runs.py", "test_cli.py",
     "test_export.py", "test_report.py", "test_watch.py", "test_noise.py", "test_layout.py", "test_failures.py",

@@ -26,13 +26,13 @@ settings.load_profile("repeatable")
 
 
 SLOW = {  # files of tests that start processes or train for long
-    "test_docs.py", "test_stranger.py", "test_own_modules.py", "test_reproduce.py", "test_runs_killed.py", "test_engine_processes.py",
+    "test_docs.py", "test_stranger.py", "test_reproduce.py", "test_runs_killed.py", "test_engine_processes.py",
     "test_privacy_audit.py", "test_privacy_attacks.py", "test_privacy_report.py", "test_trust_compare.py",
     "test_one_hostile_client.py", "test_digest_command.py", "test_updates.py", "test_feddig_runs.py", "test_cli.py",
     "test_export.py", "test_report.py", "test_watch.py", "test_noise.py", "test_layout.py", "test_failures.py",
     "test_trust_patches.py", "test_trust_jury.py", "test_attacks_kinds.py", "test_encoders.py", "test_engine.py",
     "test_runs_damaged.py", "test_runs_full_disk.py", "test_feddig_pictures.py", "test_baselines.py",
-    "test_fedtest_costs.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
+    "test_fedtest_costs.py", "test_own_modules.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
 }  # fmt: skip
 
 

@@ -71,7 +71,7 @@ README = """# {title}
 
     flwr run . NAME --stream --run-config 'out="/where/the/run/goes"'
 
-`{package}/experiment.toml` says what is learnt and how, `{package}/client_app.py` where a site's own data come from.{own}
+`{package}/experiment.toml` says what is learnt and how, `{package}/client_app.py` where a site's data come from.{own}
 Its fingerprint, for the sites' policy files: `holdfast flower fingerprint {package}/experiment.toml`
 """
 

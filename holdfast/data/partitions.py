@@ -185,25 +185,6 @@ PARTITIONS: dict[str, type[Any]] = {
 }
 
 
-def refuse_shared(shares: Sequence[Tensor], samples: int, named: str) -> None:
-    """Refuse a user's own partition that deals out what is not there, or one sample twice.
-
-    >>> refuse_shared([torch.tensor([0, 1]), torch.tensor([1, 2])], 3, "mine:deal")
-    Traceback (most recent call last):
-    ...
-    holdfast.core.errors.HoldfastError: partition mine:deal gives sample 1 to two clients; each sample is one client's.
-    """
-    dealt = torch.cat([share.flatten() for share in shares])
-    if int(dealt.min()) < 0 or int(dealt.max()) >= samples:
-        odd = int(dealt.min() if int(dealt.min()) < 0 else dealt.max())
-        raise HoldfastError(f"partition {named} gives sample {odd}, and there are {samples}, counted from 0.")
-    times = torch.bincount(dealt, minlength=samples)
-    if int(times.max()) > 1:
-        first = int((times > 1).nonzero()[0])
-        owners = "two clients" if all(len(share.unique()) == len(share) for share in shares) else "a client twice"
-        raise HoldfastError(f"partition {named} gives sample {first} to {owners}; each sample is one client's.")
-
-
 def split(index: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """One client's samples in three parts at random: train, validation and test, 80 : 10 : 10.
 

@@ -187,5 +187,5 @@ def library() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise HoldfastError("Signatures need cryptography: pip install cryptography.") from None
+        raise HoldfastError("Signatures need cryptography: pip install 'holdfast[sign]'.") from None
     return ed25519

@@ -19,7 +19,7 @@ class Samples:
     """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1]."""
 
     inputs: tuple[Tensor, ...]
-    labels: Tensor  # the targets: whole-number classes (N,), soft labels (N, classes), or numbers (N, 1)
+    labels: Tensor  # the targets, as the task's kind reads them: classes (N,), numbers (N, 1), (time, event) (N, 2)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,7 +43,7 @@ class Task:
     name: str
     train: Samples
     test: Samples
-    class_names: tuple[str, ...] = ()  # only where there are classes
+    class_names: tuple[str, ...] = ()  # of classes or labels; only where there are any
     model: Callable[[], nn.Module] | None = None  # None: chosen by the shape of the input
     loss: Loss = None  # type: ignore[assignment]  # None: the kind's usual one
     metrics: tuple[Metric, ...] = ()  # the first one leads; none: the kind's usual ones
@@ -52,11 +52,11 @@ class Task:
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", self.kind.loss)
-        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics)
+        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics(self.classes))
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 0 where there are none."""
+        """How many classes or labels there are; 0 where there are none."""
         return len(self.class_names)
 
     @property

@@ -45,6 +45,7 @@ from holdfast.runs.choose_learning import (
     named,
     rehearse_steps,
 )
+from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.rehearse import rehearse
@@ -154,6 +155,7 @@ def make_plan(experiment: Experiment) -> Plan:
     absence = choose(ABSENCES, experiment.absence, "absence")
     refuse_other(AbsencePolicy, absence, experiment.absence, "absence")
     task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    task = with_chosen(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
     refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")

@@ -25,16 +25,17 @@ from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES
 from holdfast.core.config import choose
-from holdfast.core.errors import HoldfastError, brief
+from holdfast.core.errors import HoldfastError
 from holdfast.core.files import Store, load_tensors, read_metadata, write_file
 from holdfast.core.tables import parse_table
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import KINDS, Classes
+from holdfast.data.kinds import Classes, kind_of
+from holdfast.data.metrics import values_of
 from holdfast.data.named import load_task
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
-from holdfast.data.task import Kind, Samples, Task
-from holdfast.learning.device import choose_device, outputs
+from holdfast.data.task import Kind, Metric, Samples, Task
+from holdfast.learning.device import choose_device, device_of
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan
 from holdfast.runs.choose_model import choose_model
@@ -50,11 +51,21 @@ class Trained:
 
     class_names: tuple[str, ...]  # none of a task without classes
     shape: tuple[int, ...]  # of one sample: (channels, height, width), or (length,)
-    network: nn.Module  # float samples, images in [0, 1] -> probabilities (N, classes), or values (N, 1)
+    network: Whole  # float samples, images in [0, 1] -> what the kind reads out: probabilities (N, classes), ...
     kind: Kind = field(default_factory=Classes)
+    metrics: tuple[Metric, ...] = ()  # that the model was measured by, the leading one first
 
     def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
-        """The probabilities of classes, or the value, of each sample: images (N, H, W) or (N, H, W, C), or vectors."""
+        """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ..."""
+        found = self.kind.readout(torch.from_numpy(self.outputs(x, where)))
+        return np.asarray(found.numpy(), dtype=np.float32)
+
+    def measure(self, outputs: NDArray[np.float32], labels: NDArray[Any]) -> dict[str, float]:
+        """The metrics of a model's outputs, by name."""
+        return values_of(self.metrics, torch.from_numpy(outputs), torch.from_numpy(labels))
+
+    def outputs(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
+        """The network's own output, before it is read out: images (N, H, W) or (N, H, W, C), or vectors."""
         samples = inputs(Array(np.asarray(x), where))
         if tuple(samples.shape[1:]) != self.shape:
             raise HoldfastError(
@@ -67,7 +78,7 @@ class Trained:
     @torch.inference_mode()
     def _some(self, samples: Tensor) -> Tensor:
         batch, _ = Samples((samples,), torch.zeros(len(samples))).batch(torch.arange(len(samples)))
-        return outputs(self.network, batch[0])
+        return self.network.raw(batch[0].to(device_of(self.network))).cpu()
 
 
 class Whole(nn.Module):
@@ -78,10 +89,15 @@ class Whole(nn.Module):
         self.model, self.encoder, self.reads, self.kind = model, encoder, reads, kind
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.kind.readout(self.raw(x))
+
+    def raw(self, x: Tensor) -> Tensor:
+        """The model's output, before it is read out."""
         parts = {"image": x}
         if self.encoder is not None:
             parts["features"] = self.encoder(x)
-        return self.kind.readout(self.model(*(parts[name] for name in self.reads)))
+        output: Tensor = self.model(*(parts[name] for name in self.reads))
+        return output
 
 
 def about_model(plan: Plan) -> dict[str, str]:
@@ -91,7 +107,8 @@ def about_model(plan: Plan) -> dict[str, str]:
     return {
         "task": plan.task.name,
         "model": str(plan.experiment.model),
-        "kind": plan.task.kind.name,
+        "kind": plan.task.kind.spec,
+        "metrics": "\n".join(metric.name for metric in plan.task.metrics),
         "classes": "\n".join(plan.task.class_names),
         "shape": json.dumps(list(plan.task.shape)),
         "recipe": json.dumps({key: table[key] for key in RECIPE}),
@@ -114,8 +131,16 @@ def load_model(source: Path | str, device: str = "auto") -> Trained:
         raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
     if not isinstance(table["recipe"], dict):
         raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
-    network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
-    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind)
+    network, task = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
+    metrics = measured_by(facts, task)
+    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind, metrics)
+
+
+def measured_by(facts: dict[str, str], task: Task) -> tuple[Metric, ...]:
+    """The metrics that a model's file names, as far as the task has them; else its usual ones."""
+    known = {metric.name: metric for metric in (*task.kind.all_metrics(task.classes), *task.metrics)}
+    named = [known[name] for name in facts.get("metrics", "").split("\n") if name in known]
+    return tuple(named) or task.metrics
 
 
 def rebuild(
@@ -125,16 +150,15 @@ def rebuild(
     names: tuple[str, ...],
     state: Tensors,
     path: Path,
-) -> Whole:
-    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
+) -> tuple[Whole, Task]:
+    """The network with its weights, and its task; the encoder is made anew and must be the same as in training."""
     experiment = from_table(recipe, str(path))
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
     if ":" in experiment.task:  # a user's own task may bring its own model and kind
         task = load_task(experiment.task, None)
-    elif (kind := KINDS.get(facts.get("kind", Classes.name))) is not None:
-        task = Task(experiment.task, nothing, nothing, names, kind=kind)
     else:
-        raise HoldfastError(f"{path} is of kind {brief(facts['kind'])}, which this version does not know.")
+        kind = kind_of(facts.get("kind", Classes.name), str(path))
+        task = Task(experiment.task, nothing, nothing, names, kind=kind)
     absence = choose(ABSENCES, experiment.absence, "absence")
     build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
@@ -148,7 +172,7 @@ def rebuild(
             f"{path} does not fit the model {facts.get('model')} it names: weights differ in name or shape."
         )
     fill(model, state, state)
-    return Whole(model, encoder.network if encoder else None, reads, task.kind)
+    return Whole(model, encoder.network if encoder else None, reads, task.kind), task
 
 
 def read_model(source: Path) -> tuple[Path, bytes]:
@@ -164,7 +188,7 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     return path, data
 
 
-def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def read_samples(path: Path, kind: Kind | None = None, classes: int = 0) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
     found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
     x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
@@ -172,19 +196,19 @@ def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], ND
         raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")
     if y not in found:
         return found[x], None
-    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes()).numpy()
+    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes(), classes).numpy()
     if len(known) != len(found[x]):
         raise HoldfastError(f"{path}: {len(known)} labels in {y} for {len(found[x])} samples in {x}.")
     return found[x], known
 
 
-def read_labels(array: Array, kind: Kind) -> Tensor:
+def read_labels(array: Array, kind: Kind, classes: int) -> Tensor:
     """Labels as the kind reads them."""
     if kind.has_classes:
         return labels(array)
     if array.values.dtype.kind not in "iuf":
         raise HoldfastError(f"{array.where}: expected numbers, got {array.values.dtype}.")
-    return kind.read(torch.from_numpy(array.values.astype(np.float32)), 0, array.where)
+    return kind.read(torch.from_numpy(array.values.astype(np.float32)), classes, array.where)
 
 
 def export_safetensors(source: Path, out: Path) -> None:

@@ -197,7 +197,7 @@ class Regression(Kind):
 class Counts(Kind):
     """How often something happens: a whole number of at least 0, whose expected value is exp(output) (Poisson)."""
 
-    name = "counts"
+    name = "count"
     answer = "counts"
 
     @property

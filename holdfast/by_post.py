@@ -194,7 +194,7 @@ def cells_of(digest: Received) -> Cells:
 def model_bytes(outcome: Outcome) -> bytes:
     """The model as `holdfast predict` reads it."""
     origin, network = outcome.origin, outcome.fitted.network
-    recipe = {"task": origin.task, "model": outcome.fitted.model, "encoder": origin.encoder, "absence": "none"}
+    recipe = {"model": outcome.fitted.model, "encoder": origin.encoder}
     facts = {
         "task": origin.task,
         "model": outcome.fitted.model,

@@ -73,7 +73,7 @@ def check_head(name: str) -> None:
 
 def model_of(name: str) -> str:
     """The model that a head is, as an experiment names it."""
-    return "features" if name == SERVER_STEP else f"head:{SOLVED[name][0]}"
+    return "features" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
 
 
 def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> nn.Module:

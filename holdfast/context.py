@@ -11,6 +11,7 @@ from torch import nn
 
 from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.core.memory import Memory
+from holdfast.core.names import called
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Metric, Samples
@@ -52,6 +53,7 @@ class Bench:
     about: About = field(default_factory=About)
     producer: nn.Module | None = None  # FedDig's guidance producer P_G, where the model needs one
     opened: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # a cache: digests, sealed and unpacked
+    stretched: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a cache: digests, unpacked and stretched
 
 
 def no_samples(count: int) -> Samples:
@@ -76,7 +78,12 @@ class Context:
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
     evaluate_every: int = 1  # rounds
     metrics: Sequence[Metric] = ()  # of the task
+    names: tuple[str, ...] | None = None  # of the clients, for people to read
     own_samples: Callable[[int], Samples] = no_samples  # so many samples that the moderator holds itself
+
+    def called(self, client: int) -> str:
+        """What people call a client."""
+        return called(self.names, client)
 
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""

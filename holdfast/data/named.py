@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.config import import_path
 from holdfast.core.errors import HoldfastError, nearest, plain
+from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
 from holdfast.data.sources import hub
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
 from holdfast.data.sources.idx import read_idx
-from holdfast.data.task import Kind, Metric, Samples, Task
+from holdfast.data.tables.schema import read_schema
+from holdfast.data.tables.source import table_task
+from holdfast.data.task import Kind, Metric, Task
 
 EMBEDDED = "fashion-mini"
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
+HEART = "heart"
+HEART_FILE = Path(__file__).parent / "embedded" / "heart.csv"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ BALANCED_FILES = _idx_files("emnist-balanced-train", "emnist-balanced-test")
 
 DATA_SETS = {
     EMBEDDED: DataSet("5,000 + 1,000 grey images of clothes, 10 classes; comes with Holdfast", class_names.FASHION),
+    HEART: DataSet(
+        "920 patients of four hospitals, 2 classes: healthy or ill; comes with Holdfast", ("healthy", "ill")
+    ),
     "fashion-mnist": DataSet(
         "60,000 + 10,000 grey images of clothes, 10 classes",
         class_names.FASHION,
@@ -83,18 +90,26 @@ def known_tasks() -> list[tuple[str, str]]:
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
-    """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``."""
+    """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
+
+    A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it.
+    """
     if name == EMBEDDED:
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
+    if name == HEART:
+        return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
     if name in DATA_SETS:
         return _known(name, data)
+    if name.endswith(".toml"):
+        return table_task(read_schema(Path(name)), data)
     if name.endswith(".npz"):
         return task_from(Path(name).stem, read_npz(Path(name)))
     module, colon, attribute = name.partition(":")
     if colon and module and attribute:
         return _own(name)
     raise HoldfastError(
-        f"task: {name!r} is not known (nor is it path/to/file.npz or package.module:name); {nearest(name, DATA_SETS)}"
+        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml or package.module:name); "
+        f"{nearest(name, DATA_SETS)}"
     )
 
 
@@ -178,7 +193,17 @@ def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
 def _own(name: str) -> Task:
     """A user's own task: an object, or a function without arguments that makes it."""
     made = import_path(name, "task")
-    task = made if isinstance(made, Task) else made() if callable(made) else made
+    try:
+        task = made if isinstance(made, Task) or not callable(made) else made()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise HoldfastError(f"task: {name} failed: {told(error)}.") from error
+    return check_own(task, name)
+
+
+def check_own(task: object, name: str) -> Task:
+    """A user's own task, with its labels as its kind reads them; what is wrong with it is a sentence."""
     if not isinstance(task, Task):
         raise HoldfastError(
             f"task: {name} is {type(task).__name__}; expected a holdfast.data.task.Task or a function for it."
@@ -194,9 +219,14 @@ def _own(name: str) -> Task:
                 raise HoldfastError(f"{where}: input {position} has {len(tensor)} samples for {len(samples)} labels.")
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise HoldfastError(f"{where}: input {position} holds NaN or infinite values; mend or drop them.")
+        for fact, numbers in samples.facts.items():
+            if len(numbers) != len(samples):
+                raise HoldfastError(
+                    f"{where}: the fact {fact!r} has {len(numbers)} numbers for {len(samples)} samples."
+                )
         labels = task.kind.read(samples.labels, task.classes, where)
         if labels is not samples.labels:
-            read[part] = Samples(samples.inputs, labels)
+            read[part] = replace(samples, labels=labels)
     return replace(task, **read) if read else task
 
 
@@ -206,9 +236,12 @@ def refuse_odd(task: Task, name: str) -> None:
         raise HoldfastError(
             f"task: {name}: its kind must be an object of a class derived from holdfast.data.task.Kind."
         )
-    if task.kind.has_classes != bool(task.class_names):
-        needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
+    if task.kind.has_names != bool(task.class_names):
+        needed = "needs class_names" if task.kind.has_names else "has no classes, so leave out class_names"
         raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
+    for fact in (task.site, task.person):
+        if fact is not None and fact not in task.train.facts:
+            raise HoldfastError(f"task: {name}: its samples have no fact {fact!r}; give it in Samples(facts=...).")
     if not task.metrics or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise HoldfastError(f"task: {name}: metrics must be objects of classes derived from holdfast.data.task.Metric.")
     names = [getattr(metric, "name", "") for metric in task.metrics]

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.errors import HoldfastError
 from holdfast.data.kinds import Classes, Kind, Loss
 from holdfast.data.metrics import Metric, right_or_wrong
+from holdfast.data.tables.schema import Schema
 
 __all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "right_or_wrong"]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1]."""
+    """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1].
+
+    From Python, `Samples(x, y)` will do, and x and y may be tensors, NumPy arrays or pandas frames.
+    """
 
     inputs: tuple[Tensor, ...]
-    labels: Tensor  # the targets: whole-number classes (N,), soft labels (N, classes), or numbers (N, 1)
+    labels: Tensor  # the targets, as the task's kind reads them: classes (N,), numbers (N, 1), (time, event) (N, 2)
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers (N,) that no model reads: site, patient
+
+    def __post_init__(self) -> None:
+        inputs = self.inputs if isinstance(self.inputs, tuple | list) else (self.inputs,)
+        object.__setattr__(self, "inputs", tuple(as_tensor(one, "inputs") for one in inputs))
+        object.__setattr__(self, "labels", as_tensor(self.labels, "labels"))
+        object.__setattr__(self, "facts", {name: _whole(one, name) for name, one in self.facts.items()})
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> Samples:
-        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index])
+        facts = {name: fact[index] for name, fact in self.facts.items()}
+        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """The inputs, as floats, and labels of some samples."""
@@ -36,6 +52,27 @@ def _floats(tensor: Tensor) -> Tensor:
     return tensor.float().div_(255.0) if tensor.dtype == torch.uint8 else tensor
 
 
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Values of a user's as a tensor: NumPy arrays and pandas frames too; wide numbers as PyTorch usually has them."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.array(values)  # a copy: what a frame or a file's bytes hold may be read-only
+        tensor = torch.from_numpy(array)
+    except (TypeError, ValueError):
+        raise HoldfastError(f"samples: {what} must be numbers in a tensor, a NumPy array or a pandas frame.") from None
+    if tensor.is_floating_point():
+        return tensor.float()
+    return tensor if tensor.dtype == torch.uint8 and what == "inputs" else tensor.long()
+
+
+def _whole(values: Any, name: str) -> Tensor:
+    fact = as_tensor(values, f"the fact {name!r}")
+    if fact.ndim != 1 or fact.is_floating_point():
+        raise HoldfastError(f"samples: the fact {name!r} must be one whole number for each sample.")
+    return fact
+
+
 @dataclass(frozen=True)
 class Task:
     """One contract: data, kind, model, loss, metrics. The moderator keeps `test`; the clients are dealt `train`."""
@@ -43,20 +80,25 @@ class Task:
     name: str
     train: Samples
     test: Samples
-    class_names: tuple[str, ...] = ()  # only where there are classes
+    class_names: tuple[str, ...] = ()  # of classes or labels; only where there are any
     model: Callable[[], nn.Module] | None = None  # None: chosen by the shape of the input
     loss: Loss = None  # type: ignore[assignment]  # None: the kind's usual one
     metrics: tuple[Metric, ...] = ()  # the first one leads; none: the kind's usual ones
     kind: Kind = field(default_factory=Classes)
+    fact_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the numbers of a fact stand for
+    site: str | None = None  # the fact that says where a sample comes from: the natural partition
+    person: str | None = None  # the fact that says whose a sample is: nobody is in two parts of a split
+    schema: Schema | None = None  # of a table: what its columns are, which is public
 
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", self.kind.loss)
-        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics)
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics(self.classes))
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 0 where there are none."""
+        """How many classes or labels there are; 0 where there are none."""
         return len(self.class_names)
 
     @property
@@ -68,3 +110,13 @@ class Task:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample's first input."""
         return tuple(self.train.inputs[0].shape[1:])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its data."""
+        found = hashlib.sha256(f"{self.name} {self.kind.spec} {self.class_names}".encode())
+        for samples in (self.train, self.test):
+            for tensor in (*samples.inputs, samples.labels, *(samples.facts[name] for name in sorted(samples.facts))):
+                found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                found.update(tensor.contiguous().numpy().tobytes())
+        return found.hexdigest()

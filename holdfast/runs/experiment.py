@@ -7,12 +7,14 @@ import json
 import math
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.config import Choice, convert
 from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.modules import search
+from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
 FIRST_ROUND = {1: 0, 2: 1}  # schema of a run's folder -> the number of the first round in its files
@@ -23,13 +25,18 @@ SCHEMA = max(FIRST_ROUND)
 class Experiment:
     """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
 
-    task: str = "fashion-mini"
-    data: str | None = None  # folder with the task's files
+    task: Any = (
+        "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
+    )
+    data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("scattering")  # of a model that reads features
-    clients: int = 4
-    partition: Choice = Choice("dirichlet", argument="0.1")
+    clients: int = 0  # 0: as many as the column of a partition has values, else 4
+    names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
+    partition: Choice = Choice("auto")  # auto: by the task's own sites if it has some, else dirichlet:0.1
+    split: str = "80/10/10"  # of each client's samples: training, validation and test; or column:NAME
     scenario: Choice = Choice("none")
     attack: Choice = Choice("none")
     attackers: int = 0  # how many clients are hostile; which ones depends on the seed
@@ -43,6 +50,8 @@ class Experiment:
     lr: float = 0.02
     momentum: float = 0.9
     weight_decay: float = 0.0
+    loss: Choice = Choice("auto")  # auto: the task's own, or the usual one of its kind
+    metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # of lr, over the rounds
     optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
@@ -58,10 +67,25 @@ class Experiment:
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
     layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
+    given: Any = field(default=None, repr=False, compare=False)  # the Task, where one was given
 
     def __post_init__(self) -> None:
         for key in CHOICES:  # from Python, "fedprox:0.1" will do
             object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
+        if not isinstance(self.task, str):
+            self._take(self.task)
+        if self.partition.name == "auto":
+            natural = (
+                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
+            )
+            partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
+            object.__setattr__(self, "partition", partition)
+        if self.clients == 0 and self.partition.name != "column":
+            object.__setattr__(self, "clients", 4)
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(self.names))
+            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+                raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
             most = AT_MOST.get(key, 2**63)
@@ -70,20 +94,31 @@ class Experiment:
                 raise HoldfastError(f"{key} must be at least {least}{also}, got {brief(value)}.")
         if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
-        if self.attackers > self.clients:
+        if self.attackers > self.clients > 0:
             raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
         if (self.attack.name == "none") != (self.attackers == 0):
             raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
         if self.patience is not None and not 0 < self.patience < math.inf:
             raise HoldfastError(f"patience must be positive seconds, got {self.patience}; leave it out to wait on.")
         if self.agreed_samples is not None and (
-            len(self.agreed_samples) != self.clients or min(self.agreed_samples) < 1
+            len(self.agreed_samples) != (self.clients or len(self.agreed_samples)) or min(self.agreed_samples) < 1
         ):
             raise HoldfastError(f"agreed_samples must be {self.clients} positive numbers, one for each client.")
         for key in ("max_norm", "clip_norm"):
             value = getattr(self, key)
             if value is not None and not 0 < value < math.inf:
                 raise HoldfastError(f"{key} must be positive, got {value}; leave it out for no bound.")
+
+    def _take(self, task: Any) -> None:
+        """Keep a task that was given as an object; its text says which data it has."""
+        if not hasattr(task, "fingerprint"):
+            raise HoldfastError(f"task: expected a name or a holdfast.Task, got {type(task).__name__}.")
+        object.__setattr__(self, "given", task)
+        object.__setattr__(self, "task", f"{GIVEN}{task.name}@{task.fingerprint[:16]}")
+
+    def name_of(self, client: int) -> str:
+        """What people call a client."""
+        return called(self.names, client)
 
     @property
     def method(self) -> str:
@@ -103,10 +138,12 @@ class Experiment:
             for key, value in self.as_json().items()
             if key not in INDIFFERENT and not (key in usual and value == usual[key])
         }
+        if self.partition.name == "column":  # how many there are follows from the data
+            del decisive["clients"]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
 def plain(value: object) -> object:
@@ -115,15 +152,20 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision")
+LATER = (
+    *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
+    *("split", "loss", "metrics"),
+)
+NATURAL = ("heart",)  # tasks that come in sites
+GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
 )
 AT_LEAST = {
-    "clients": 1,
+    "clients": 0,
     "samples": 1,
     "rounds": 1,
     "epochs": 1,
@@ -138,15 +180,19 @@ AT_LEAST = {
 AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_000}
 
 
-def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
-    """An experiment from keys and values, each checked."""
-    hints = typing.get_type_hints(Experiment)
+def from_table(table: Mapping[str, object], where: str = "experiment", folder: Path | None = None) -> Experiment:
+    """An experiment from keys and values, each checked; its own modules, if it names any, lie in this folder."""
+    hints = {**typing.get_type_hints(Experiment), "task": str}
+    del hints["given"]
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:
             raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, hints)}")
         values[key] = Choice.parse(value, key) if hints[key] is Choice else convert(value, hints[key], key)
-    return Experiment(**values)
+    experiment = Experiment(**values)
+    if folder is not None and experiment.modules is None and own_modules(experiment):
+        experiment = replace(experiment, modules=str(folder.resolve()))
+    return experiment
 
 
 def of_today(table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], int]:
@@ -168,14 +214,28 @@ def _moved(interval: Any, later: int) -> Any:
     return [interval[0], interval[1] + later, interval[2] + later] if whole else interval
 
 
-def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
+def own_modules(experiment: Experiment) -> list[str]:
+    """The modules that the experiment names by import path.
+
+    >>> own_modules(Experiment(task="study:task", model="nets.small:Net", partition="dirichlet:0.1"))
+    ['study', 'nets.small']
+    """
+    paths = [getattr(experiment, key).head for key in CHOICES]
+    if not experiment.task.endswith((".npz", ".toml")):
+        paths.insert(0, experiment.task)
+    return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]
+
+
+def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
+    path = Path(path)
     table = read_table(path)
     if path.suffix == ".json":  # a run's own file
         table, _ = of_today({"schema": SCHEMA, **table}, str(path))
-    if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
-        table["data"] = str((path.parent / table["data"]).resolve())
-    if str(table.get("task", "")).endswith(".npz"):
+    for key in ("data", "modules"):
+        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+            table[key] = str((path.parent / table[key]).resolve())
+    if str(table.get("task", "")).endswith((".npz", ".toml")):
         table["task"] = str((path.parent / str(table["task"])).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
@@ -183,7 +243,11 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
             table[key] = {**table[key], "policy": str(policy)}
     for change in changes:
         set_key(table, change)
-    return from_table(table, str(path))
+    folder = None if path.suffix == ".json" else path.parent
+    experiment = from_table(table, str(path), folder)
+    if searched := experiment.modules or folder:
+        search(searched)
+    return experiment
 
 
 def from_changes(changes: Iterable[str]) -> Experiment:
@@ -191,7 +255,7 @@ def from_changes(changes: Iterable[str]) -> Experiment:
     table: dict[str, Any] = {}
     for change in changes:
         set_key(table, change)
-    return from_table(table)
+    return from_table(table, folder=Path.cwd())
 
 
 def set_key(table: dict[str, Any], change: str) -> None:

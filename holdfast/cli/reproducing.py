@@ -95,14 +95,15 @@ def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]
     """Without the columns whose data cannot be had; at the paper's scale all are needed."""
     kept, left_out = [], []
     for column in wanted.columns:
-        task = str(table_for(wanted, Row("", {}), column, 0, wish)["task"])
+        table = table_for(wanted, Row("", {}), column, 0, wish)
+        task, asked = str(table["task"]), from_table({"download": table.get("download", False)}).download
         if task == EMBEDDED or "." in task:
             kept.append(column)
             continue
         try:
-            if wish.data is None and wish.scale == "small":
+            if wish.data is None and wish.scale == "small" and not asked:
                 raise HoldfastError(f"task {task!r}: no folder with its files was given")
-            load_task(task, wish.data)
+            load_task(task, wish.data, asked)
             kept.append(column)
         except HoldfastError as error:
             if wish.scale == "paper":

@@ -189,7 +189,8 @@ def headline(findings: Findings) -> str:
     subject, claim = findings.subject, findings.subject.claim
     unread = ", ".join(map(name_of, subject.unread))
     if findings.verdict == "NO GUARANTEE":
-        said = [] if claim_holds(findings) else [f"{claim.guarantee[0].upper() + claim.guarantee[1:]}."]
+        why = claim.guarantee.removeprefix("no guarantee").strip(" :()")  # the verdict has said so already
+        said = [] if claim_holds(findings) else [f"{why[0].upper() + why[1:]}."]
         said += [f"What was released by {unread} is not known: see its ledger."] if unread else []
         return f"NO GUARANTEE. {' '.join([*said, *protected_and_open(findings)])}"
     if findings.verdict == "FAIL":

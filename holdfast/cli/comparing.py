@@ -79,9 +79,7 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
         for line in [*happenings(history), *suspicions(history), *history.failures]:
             what = f"{history.experiment.method}, {situation(history.experiment)}: {line}"
             console.print(f"[yellow]note[/] {escape(what)}")
-    whole = table(histories, backdoors)
-    narrow = console.measure(whole).maximum > console.width
-    console.print(table(histories, backdoors, curves=False) if narrow else whole)
+    console.print(fitting(console, histories, backdoors))
     console.print(f"Runs, results.json and curves.png are in [bold]{escape(str(out))}[/]")
 
 
@@ -141,6 +139,13 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     for record in there.records():
         live.round(label, record)
     return resume(folder, lambda record: live.round(label, record))
+
+
+def fitting(console: Console, histories: Sequence[History], backdoors: Sequence[float | None]) -> Table:
+    """The table, with curves where the screen is wide enough for them."""
+    whole = table(histories, backdoors)
+    needed = console.measure(whole, options=console.options.update(width=10_000)).maximum
+    return whole if needed <= console.width else table(histories, backdoors, curves=False)
 
 
 def table(histories: Sequence[History], backdoors: Sequence[float | None], curves: bool = True) -> Table:

@@ -238,8 +238,8 @@ def refuse_odd(task: Task, name: str) -> None:
         raise HoldfastError(
             f"task: {name}: its kind must be an object of a class derived from holdfast.data.task.Kind."
         )
-    if task.kind.has_classes != bool(task.class_names):
-        needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
+    if task.kind.has_names != bool(task.class_names):
+        needed = "needs class_names" if task.kind.has_names else "has no classes, so leave out class_names"
         raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
     for fact in (task.site, task.person):
         if fact is not None and fact not in task.train.facts:

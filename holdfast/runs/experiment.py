@@ -22,44 +22,44 @@ from holdfast.core.tables import read_table
 class Experiment:
     """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
 
-    task: Any = (
-        "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
-    )
+    task: Any = "fashion-mini"  # a known name, file.npz, a table's schema.toml, module:name; from Python also a Task
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
-    model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
-    encoder: Choice = Choice("scattering")  # of a model that reads features
-    clients: int = 0  # 0: as many as the column of a partition has values, else 4
+    model: Choice = Choice(
+        "auto"
+    )  # what is trained; auto: the task's own, or by shape; `features` where digests stand in
+    encoder: Choice = Choice("scattering")  # public features, for a model that reads them
+    clients: int = 0  # how many take part; 0: as many as the column of a partition has values, else 4
     names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
-    partition: Choice = Choice("auto")  # auto: by the task's own sites if it has some, else dirichlet:0.1
-    split: str = "80/10/10"  # of each client's samples: training, validation and test; or column:NAME
-    scenario: Choice = Choice("none")
-    attack: Choice = Choice("none")
+    partition: Choice = Choice("auto")  # how samples are dealt out; auto: the task's own sites, or dirichlet:0.1
+    split: str = "80/10/10"  # percent of each client's samples for training, validation and test; or column:NAME
+    scenario: Choice = Choice("none")  # who is away, and when
+    attack: Choice = Choice("none")  # what hostile clients do
     attackers: int = 0  # how many clients are hostile; which ones depends on the seed
-    algorithm: Choice = Choice("fedavg")
-    absence: Choice = Choice("none")
-    trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
-    protect: Choice = Choice("none")  # of updates: none, or dp-sgd
-    rounds: int = 24
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.02
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    loss: Choice = Choice("auto")  # auto: the task's own, or the usual one of its kind
+    algorithm: Choice = Choice("fedavg")  # how clients learn and how their updates are averaged
+    absence: Choice = Choice("none")  # what stands in for a client that is away
+    trust: Choice = Choice("auto")  # how much weight each update has; auto: as in the algorithm's paper
+    protect: Choice = Choice("none")  # what hides a record in the updates: none, or dp-sgd
+    rounds: int = 24  # how often the clients train and their updates are merged
+    epochs: int = 1  # passes of a client over its training samples in a round
+    batch_size: int = 32  # samples in each step of a client
+    lr: float = 0.02  # learning rate of the clients' steps
+    momentum: float = 0.9  # of SGD, at the clients; from 0 to below 1
+    weight_decay: float = 0.0  # of the clients' steps: times the weight, it joins the gradient (AdamW: beside it)
+    loss: Choice = Choice("auto")  # what training minimises; auto: the task's own, or the usual one of its kind
     metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
-    schedule: Choice = Choice("constant")  # of lr, over the rounds
-    optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
+    schedule: Choice = Choice("constant")  # how lr goes on over the rounds
+    optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
     max_norm: float | None = None  # an update with a larger norm is refused
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
-    seed: int = 0
-    evaluate_every: int = 1
-    checkpoint_every: int = 1
+    seed: int = 0  # of everything that is drawn, but for noise that protects
+    evaluate_every: int = 1  # rounds between two tests of the model; the last round is always tested
+    checkpoint_every: int = 1  # rounds between two checkpoints, from which a killed run goes on
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from holdfast.core.config import Choice, convert
 from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
 
@@ -76,7 +77,7 @@ class Experiment:
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if len(self.names) != self.clients or len({*self.names}) < self.clients:
+            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -110,7 +111,7 @@ class Experiment:
 
     def name_of(self, client: int) -> str:
         """What people call a client."""
-        return self.names[client] if self.names else f"client {client}"
+        return called(self.names, client)
 
     @property
     def method(self) -> str:

@@ -89,11 +89,14 @@ def known_tasks() -> list[tuple[str, str]]:
     return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
 
 
-def load_task(name: str, data: Path | None = None) -> Task:
+def load_task(name: str, data: Path | None = None, test: Path | None = None, members: tuple[str, ...] = ()) -> Task:
     """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
 
-    A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it.
+    A name that ends in .toml is a schema, `data` then the table (or a folder of tables) that follows it, `test` the
+    moderator's own table to test on, and `members` those whose tables are elsewhere.
     """
+    if test is not None and not name.endswith(".toml"):
+        raise HoldfastError(f"test: only a task that is a schema takes a table of its own to test on; {name} is none.")
     if name == EMBEDDED:
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
     if name == HEART:
@@ -101,7 +104,7 @@ def load_task(name: str, data: Path | None = None) -> Task:
     if name in DATA_SETS:
         return _known(name, data)
     if name.endswith(".toml"):
-        return table_task(read_schema(Path(name)), data)
+        return table_task(read_schema(Path(name)), data, test=test, members=members)
     if name.endswith(".npz"):
         return task_from(Path(name).stem, read_npz(Path(name)))
     module, colon, attribute = name.partition(":")

@@ -25,6 +25,7 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("scattering")  # of a model that reads features
@@ -77,7 +78,8 @@ class Experiment:
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+            object.__setattr__(self, "clients", self.clients or len(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -147,7 +149,17 @@ def plain(value: object) -> object:
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
 INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision", "split")
+LATER = (
+    "agreed_samples",
+    "layout",
+    "optimizer",
+    "clip_norm",
+    "server_optimizer",
+    "selection",
+    "precision",
+    "split",
+    "test",
+)
 NATURAL = ("heart",)  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
@@ -187,8 +199,9 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
-    if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
-        table["data"] = str((path.parent / table["data"]).resolve())
+    for key in ("data", "test"):  # a relative path means: relative to the file that names it
+        if isinstance(table.get(key), str):
+            table[key] = str((path.parent / table[key]).resolve())
     if str(table.get("task", "")).endswith((".npz", ".toml")):
         table["task"] = str((path.parent / str(table["task"])).resolve())
     for key in ("absence", "protect"):

@@ -12,7 +12,7 @@ import torch
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
-from holdfast.data.sources import hub
+from holdfast.data.sources import hub, tcga
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
 from holdfast.data.sources.idx import read_idx
 from holdfast.data.tables.schema import read_schema
@@ -86,7 +86,8 @@ DATA_SETS = {
 
 def known_tasks() -> list[tuple[str, str]]:
     """Each known name with one line about it."""
-    return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
+    survival = (tcga.NAME, "1,088 patients with breast cancer in six regions, survival (from FLamby's files)")
+    return [*((name, data_set.description) for name, data_set in DATA_SETS.items()), survival]
 
 
 def load_task(name: str, data: Path | None = None, test: Path | None = None, members: tuple[str, ...] = ()) -> Task:
@@ -101,6 +102,8 @@ def load_task(name: str, data: Path | None = None, test: Path | None = None, mem
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
     if name == HEART:
         return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
+    if name == tcga.NAME:
+        return tcga.tcga_task(data)
     if name in DATA_SETS:
         return _known(name, data)
     if name.endswith(".toml"):

@@ -157,7 +157,7 @@ LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
     *("split", "loss", "metrics", "test"),
 )
-NATURAL = ("heart",)  # tasks that come in sites
+NATURAL = ("heart", "tcga-brca")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),

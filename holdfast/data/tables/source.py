@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
-from holdfast.data.kinds import KINDS, Kind
+from holdfast.data.kinds import KINDS, Hazards, Kind
 from holdfast.data.natural import stratified
 from holdfast.data.tables.encode import PARTS, Encoded, encode
 from holdfast.data.tables.reader import SUFFIXES, column_names, read_cells
@@ -45,6 +45,18 @@ def table_task(
     if data is None:
         return bare_task(schema, members, test)
     read = [read_file(schema, path, site) for path, site in files_in(data)]
+    return task_of(schema, read, data, seed, held_out, test)
+
+
+def task_of(
+    schema: Schema,
+    read: list[Encoded],
+    data: Path,
+    seed: int = 0,
+    held_out: float = HELD_OUT,
+    test: Path | None = None,
+) -> Task:
+    """The task of records that were read from `data`."""
     site = schema.site or (SITE if len(read) > 1 else None)
     values = sites_of(read)
     samples = join(schema, read, site, values)
@@ -68,7 +80,7 @@ def task_with(schema: Schema, samples: Samples, site: str | None, values: tuple[
         schema.name,
         samples,
         samples.take(torch.arange(0)),
-        schema.target.class_names,
+        schema.target.names,
         kind=kind_of(schema),
         fact_values={**({site: values} if site else {}), **told},
         site=site,
@@ -153,7 +165,7 @@ def sites_of(read: list[Encoded]) -> tuple[str, ...]:
 
 
 def read_targets(schema: Schema, targets: NDArray[Any], where: str) -> Tensor:
-    return kind_of(schema).read(torch.from_numpy(targets), len(schema.target.class_names), where)
+    return kind_of(schema).read(torch.from_numpy(targets), len(schema.target.names), where)
 
 
 def files_in(data: Path) -> list[tuple[Path, str | None]]:
@@ -210,9 +222,8 @@ def recode(fact: tuple[NDArray[np.int64], tuple[str, ...]], values: tuple[str, .
 
 def kind_of(schema: Schema) -> Kind:
     """What the target is, as losses and metrics read it."""
-    if schema.target.kind not in KINDS:
-        raise HoldfastError(f"{schema.where}: targets of kind {schema.target.kind!r} cannot be learnt.")
-    return KINDS[schema.target.kind]()
+    target = schema.target
+    return Hazards(target.cuts) if target.cuts else KINDS[target.kind]()
 
 
 def refuse_empty(schema: Schema, samples: Samples, data: Path) -> None:

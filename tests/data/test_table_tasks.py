@@ -214,7 +214,7 @@ def test_tcga_brca_is_read_from_its_three_files(tmp_path: Path) -> None:
     assert task.kind.name == "survival"
     plan = make_plan(Experiment(task="tcga-brca", data=str(tmp_path), workers=0, batch_size=64))
     assert plan.experiment.names == ("West", "Canada")
-    with pytest.raises(HoldfastError, match="found no brca.csv, centers.csv"):
+    with pytest.raises(HoldfastError, match=r"found no brca\.csv, centers\.csv"):
         load_task("tcga-brca", folder / "nowhere")
 
 

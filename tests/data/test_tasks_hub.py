@@ -93,5 +93,5 @@ def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     assert "\n" not in sentence
 
 
-def test_every_named_data_set_but_the_embedded_one_can_be_downloaded() -> None:
-    assert {*hub.TABLES, *hub.FILES, "fashion-mini"} == set(DATA_SETS)
+def test_every_named_data_set_but_the_embedded_ones_can_be_downloaded() -> None:
+    assert {*hub.TABLES, *hub.FILES, "fashion-mini", "heart"} == set(DATA_SETS)

@@ -30,7 +30,7 @@ def task_of(experiment: Experiment) -> Task:
             "give it again, as in resume(folder, task=my_task)."
         )
     data, test = (Path(path) if path else None for path in (experiment.data, experiment.test))
-    return load_task(experiment.task, data, test, experiment.names or ())
+    return load_task(experiment.task, data, experiment.download, test, experiment.names or ())
 
 
 def complete(experiment: Experiment, task: Task) -> Experiment:

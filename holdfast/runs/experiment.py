@@ -27,6 +27,7 @@ class Experiment:
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
     test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
+    download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
@@ -59,6 +60,7 @@ class Experiment:
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0
     evaluate_every: int = 1
+    stop: Choice = Choice("none")  # early, by a metric at the clients: "auroc:5" after five tests without a better one
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
@@ -151,17 +153,17 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules", "download")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics", "test"),
+    *("split", "loss", "metrics", "stop", "test"),
 )
 NATURAL = ("heart", "tcga-brca")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop"),
 )
 AT_LEAST = {
     "clients": 0,

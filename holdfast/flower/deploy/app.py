@@ -137,7 +137,7 @@ def experiment_toml(experiment: Experiment) -> str:
     usual = Experiment().as_json()
     always = ("task", "clients", "rounds", "algorithm", "absence", "seed")
     table = {key: value for key, value in experiment.as_json().items() if key in always or value != usual[key]}
-    for key in ("data", "test", "modules", "workers"):  # modules lie beside the file
+    for key in ("data", "test", "modules", "download", "workers"):  # modules lie beside the file
         table.pop(key, None)
     if experiment.task.endswith(".toml"):
         table["task"] = SCHEMA

@@ -238,6 +238,6 @@ def test_other_kinds_of_targets_run(tmp_path: Path, target: str, kind: str) -> N
     history = holdfast.run(Experiment(task=task, **changes))  # type: ignore[arg-type]
     assert load_task(task, tmp_path / "ward.csv").kind.name == kind
     assert history.final is not None
-    bare = load_task(task, None, None, ("a", "b"))
+    bare = load_task(task, members=("a", "b"))
     assert bare.bare
     assert bare.shape == (1,)

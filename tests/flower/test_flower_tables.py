@@ -65,7 +65,8 @@ def test_sites_learn_from_their_own_tables_and_results_are_their_own(study: Path
     (leading,) = {metric for metric in last.client_metrics if metric == last.measure.name}  # type: ignore[union-attr]
     own = last.client_metrics[leading]
     assert sorted(own) == [0, 1, 2, 3]
-    assert last.metrics[leading] == pytest.approx(sum(own.values()) / 4)
+    assert set(last.metrics) >= {leading}
+    assert not last.class_metrics  # there is no test set
 
 
 def test_the_moderator_may_have_a_test_set(study: Path) -> None:

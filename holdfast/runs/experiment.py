@@ -24,6 +24,7 @@ class Experiment:
 
     task: Any = "fashion-mini"  # a known name, file.npz, a table's schema.toml, module:name; from Python also a Task
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
@@ -59,6 +60,7 @@ class Experiment:
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0  # of everything that is drawn, but for noise that protects
     evaluate_every: int = 1  # rounds between two tests of the model; the last round is always tested
+    stop: Choice = Choice("none")  # early, by a metric at the clients: "auroc:5" after five tests without a better one
     checkpoint_every: int = 1  # rounds between two checkpoints, from which a killed run goes on
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
@@ -82,7 +84,8 @@ class Experiment:
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+            object.__setattr__(self, "clients", self.clients or len(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -154,13 +157,13 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics"),
+    *("split", "loss", "metrics", "stop", "test"),
 )
-NATURAL = ("heart",)  # tasks that come in sites
+NATURAL = ("heart", "tcga-brca")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop"),
 )
 AT_LEAST = {
     "clients": 0,
@@ -211,8 +214,8 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
-    for key in ("data", "modules"):
-        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+    for key in ("data", "test", "modules"):
+        if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
     if str(table.get("task", "")).endswith((".npz", ".toml")):
         table["task"] = str((path.parent / str(table["task"])).resolve())

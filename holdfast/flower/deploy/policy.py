@@ -25,6 +25,7 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tables import read_table, toml
+from holdfast.data.tables.schema import read_schema
 from holdfast.privacy.gate import POLICY
 from holdfast.privacy.ledger import read_policy
 from holdfast.runs.experiment import Experiment
@@ -92,8 +93,13 @@ def carry_privacy(policy: SitePolicy, folder: Path) -> None:
 
 def fingerprint_of(experiment: Experiment) -> str:
     """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
-    task = Path(experiment.task).name if experiment.task.endswith(".npz") else experiment.task
-    return replace(experiment, data=None, task=task).fingerprint
+    task = experiment.task
+    if task.endswith(".npz"):
+        task = Path(task).name
+    elif task.endswith(".toml"):  # what the schema says counts, wherever its file lies
+        schema = read_schema(Path(task))
+        task = f"{schema.name}@{schema.fingerprint}"
+    return replace(experiment, data=None, test=None, task=task).fingerprint
 
 
 def check_experiment(policy: SitePolicy, fingerprint: str) -> None:

@@ -42,7 +42,7 @@ def make_command(
             metavar="FILE.npz", help="The client's own samples: x and y \\[default: the task's training set]."
         ),
     ] = None,
-    encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "scattering",
+    encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "auto",
     mode: Annotated[
         str, typer.Option(help="'paper', or with a promise: 'moments', 'dp-full', 'dp-label-public'.")
     ] = "paper",
@@ -91,7 +91,7 @@ class Recipe:
     task: str
     data: Path | None = None
     samples_of: Path | None = None
-    encoder: str = "scattering"
+    encoder: str = "auto"
     spd: int = 4
     strategy: str = "within"
     weights: str = "balanced"
@@ -107,7 +107,7 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: boo
     """Write the digest of a recipe, and say how many bytes it has; the order of mixing is the system's chance."""
     from holdfast.absence.feddig import COMPACT
     from holdfast.core.files import make_folder, write_file
-    from holdfast.encoders import make_encoder
+    from holdfast.encoders import encoder_for
     from holdfast.privacy.gate import check_delta
 
     if out.exists():
@@ -116,7 +116,7 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: boo
         raise HoldfastError(f"digest bits: {recipe.bits!r} is not known; say {', '.join(COMPACT)}.")
     refuse_unused(recipe)
     task, classes, samples = samples_for(recipe)
-    encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
+    encoder = encoder_for(recipe.encoder, samples.inputs[0])
     prepare = mix if recipe.mode == "paper" else release
     content, claim = prepare(recipe, task, classes, samples, encoder)
     if not large_delta:

@@ -29,7 +29,7 @@ from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.named import load_task
 from holdfast.data.partitions import PARTITIONS, split
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import guidance_producer, never_negative
+from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
@@ -73,6 +73,7 @@ class Plan:
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
     device: torch.device
     guard: Guard | None = None  # protects updates
+    encoder: Encoder | None = None  # of a model that reads features
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -102,6 +103,13 @@ class Plan:
             trust=method.trust,
             home=self.home(),
         )
+
+    def encode_ahead(self, threads: int) -> None:
+        """Let a costly encoder see what the clients will read, before worker processes do so one by one."""
+        if self.encoder is None or not self.encoder.costly:
+            return
+        rows = torch.cat([rows for train, validation, _ in self.parts for rows in (train, validation)])
+        self.encoder.encode_ahead(self.task.train.inputs[0], rows, threads)
 
     def home(self) -> Tensors:
         """What stays at each client, as it is before its first training."""
@@ -187,7 +195,20 @@ def make_plan(experiment: Experiment) -> Plan:
     guard, method = choose_guard(experiment, method)
     method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
     plan = Plan(
-        experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device, guard
+        experiment,
+        task,
+        method,
+        scenario,
+        stage,
+        attack,
+        hostile,
+        parts,
+        build,
+        layout,
+        prepare,
+        device,
+        guard,
+        encoder,
     )
     try_out(plan)
     return plan

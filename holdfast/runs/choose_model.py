@@ -13,7 +13,7 @@ from holdfast.absence import AbsencePolicy
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError, plain
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import Encoder, make_encoder
+from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
 from holdfast.runs.experiment import Experiment
 
@@ -43,7 +43,7 @@ def choose_model(
         )
     if not isinstance(chosen, Model):
         return chosen, inputs, None, own
-    encoder = make_encoder(experiment.encoder, task.shape) if "features" in inputs else None
+    encoder = encoder_for(experiment.encoder, task.train.inputs[0]) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)

@@ -24,7 +24,7 @@ class Experiment:
     data: str | None = None  # folder with the task's files
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
-    encoder: Choice = Choice("scattering")  # of a model that reads features
+    encoder: Choice = Choice("auto")  # of a model that reads features; auto: by kind and size of the samples
     clients: int = 4
     partition: Choice = Choice("dirichlet", argument="0.1")
     scenario: Choice = Choice("none")

@@ -34,6 +34,7 @@ from holdfast.data.named import load_task
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
 from holdfast.data.task import Kind, Samples, Task
+from holdfast.encoders import resolved
 from holdfast.learning.device import choose_device, outputs
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan
@@ -88,6 +89,8 @@ def about_model(plan: Plan) -> dict[str, str]:
     """What a model's file says of itself, so that it can be used without the run and without its data."""
     table = plan.experiment.as_json()
     encoder = plan.method.bench.about.encoder
+    if encoder:  # "auto" may mean another one where the model is used
+        table["encoder"] = resolved(plan.experiment.encoder, plan.task.train.inputs[0]).as_json()
     return {
         "task": plan.task.name,
         "model": str(plan.experiment.model),

@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.core.types import Federation, State
 from holdfast.core.validate import misfit
+from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
@@ -37,6 +38,10 @@ Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, 
 def this_machine(plan: Plan, folder: Path | None) -> Federation:
     """The experiment's clients on this machine: in worker processes, or in this one."""
     workers = plan.experiment.workers
+    if plan.experiment.given is not None:  # an object of this process, which no other one has
+        if workers:
+            raise HoldfastError("workers: a task given as an object is computed in this process; leave out workers.")
+        workers = 0
     workers = usual_workers() if workers is None else workers
     if workers == 0:
         model = plan.model()
@@ -65,17 +70,21 @@ def run(
     plan = make_plan(experiment)
     if out is None:
         return _play(plan, plan.start(), [], None, watch, engine)
-    held = Run.create(Path(out), experiment)
+    held = Run.create(Path(out), plan.experiment)
     try:
         return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
 
 
-def resume(folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine) -> History:
-    """Go on with a run where it stopped; a finished one is only read."""
+def resume(
+    folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine, task: Task | None = None
+) -> History:
+    """Go on with a run where it stopped; a finished one is only read. A task that was an object is given again."""
     held = Run.resume(Path(folder))
     try:
+        if task is not None:
+            held.experiment = same_task(held.experiment, task, folder)
         state = held.last_state()
         held.drop_damaged_model()
         if held.finished and state is not None and state.round >= held.experiment.rounds:
@@ -87,6 +96,14 @@ def resume(folder: Path | str, watch: Watch | None = None, engine: Engine = this
         return _play(plan, state or start, held.records(), held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
+
+
+def same_task(experiment: Experiment, task: Task, folder: Path | str) -> Experiment:
+    """The experiment with the task that it was begun with."""
+    again = dataclasses.replace(experiment, task=task)
+    if again.task != experiment.task:
+        raise HoldfastError(f"{folder} was begun with the task {experiment.task}, and this one is {again.task}.")
+    return again
 
 
 def _play(

@@ -18,7 +18,8 @@ from holdfast.attacks import ATTACKS
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.tables import toml
 from holdfast.data.named import known_tasks
-from holdfast.data.partitions import PARTITIONS, class_counts
+from holdfast.data.natural import PARTITIONS
+from holdfast.data.partitions import class_counts
 from holdfast.data.sources.picture import partition_figure, partition_table
 from holdfast.encoders import ENCODERS
 from holdfast.learning.optimizers import OPTIMIZERS

@@ -48,10 +48,11 @@ def up(
     from holdfast.flower.deploy.local import local
     from holdfast.flower.engine.moderator import check_enough, read_settings
     from holdfast.flower.engine.sites import usual_names
+    from holdfast.runs.deal import counted
     from holdfast.runs.experiment import load
 
     console = Console(highlight=False, soft_wrap=True)
-    experiment = load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])])
+    experiment = counted(load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])]))
     check_enough(read_settings({"enough": enough, "half": half}), experiment.clients)
     out = (out or Path("runs") / f"{file.stem}-flower-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
     app = app_in(out, experiment)
@@ -75,10 +76,11 @@ def new(
     """Write a small Flower app that `flwr run` takes as it is."""
     from holdfast.flower.deploy.app import write_app
     from holdfast.flower.deploy.policy import fingerprint_of
+    from holdfast.runs.deal import counted
     from holdfast.runs.experiment import from_changes, load
 
     usual = ["clients=3", "rounds=12", "absence=feddig"]
-    experiment = load(file, set or []) if file else from_changes([*usual, *(set or [])])
+    experiment = counted(load(file, set or []) if file else from_changes([*usual, *(set or [])]))
     write_app(folder, experiment)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"The app is in {folder}; its experiment's fingerprint is {fingerprint_of(experiment)}")

@@ -15,7 +15,7 @@ from holdfast.data import class_names
 from holdfast.data.sources import hub
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
 from holdfast.data.sources.idx import read_idx
-from holdfast.data.task import Kind, Metric, Samples, Task
+from holdfast.data.task import Kind, Metric, Task
 
 EMBEDDED = "fashion-mini"
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
@@ -178,7 +178,11 @@ def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
 def _own(name: str) -> Task:
     """A user's own task: an object, or a function without arguments that makes it."""
     made = import_path(name, "task")
-    task = made if isinstance(made, Task) else made() if callable(made) else made
+    return check_own(made if isinstance(made, Task) else made() if callable(made) else made, name)
+
+
+def check_own(task: object, name: str) -> Task:
+    """A user's own task, with its labels as its kind reads them; what is wrong with it is a sentence."""
     if not isinstance(task, Task):
         raise HoldfastError(
             f"task: {name} is {type(task).__name__}; expected a holdfast.data.task.Task or a function for it."
@@ -194,9 +198,14 @@ def _own(name: str) -> Task:
                 raise HoldfastError(f"{where}: input {position} has {len(tensor)} samples for {len(samples)} labels.")
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise HoldfastError(f"{where}: input {position} holds NaN or infinite values; mend or drop them.")
+        for fact, numbers in samples.facts.items():
+            if len(numbers) != len(samples):
+                raise HoldfastError(
+                    f"{where}: the fact {fact!r} has {len(numbers)} numbers for {len(samples)} samples."
+                )
         labels = task.kind.read(samples.labels, task.classes, where)
         if labels is not samples.labels:
-            read[part] = Samples(samples.inputs, labels)
+            read[part] = replace(samples, labels=labels)
     return replace(task, **read) if read else task
 
 
@@ -209,6 +218,9 @@ def refuse_odd(task: Task, name: str) -> None:
     if task.kind.has_classes != bool(task.class_names):
         needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
         raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
+    for fact in (task.site, task.person):
+        if fact is not None and fact not in task.train.facts:
+            raise HoldfastError(f"task: {name}: its samples have no fact {fact!r}; give it in Samples(facts=...).")
     if not task.metrics or not all(isinstance(metric, Metric) for metric in task.metrics):
         raise HoldfastError(f"task: {name}: metrics must be objects of classes derived from holdfast.data.task.Metric.")
     names = [getattr(metric, "name", "") for metric in task.metrics]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.errors import HoldfastError
 from holdfast.data.kinds import Classes, Kind, Loss
 from holdfast.data.metrics import Metric, right_or_wrong
 
@@ -20,16 +24,25 @@ class Samples:
 
     Images are (N, C, H, W), uint8 or float in [0, 1]; series (N, channels, steps) and vectors (N, D) are floats; texts
     are their UTF-8 bytes (N, longest), uint8 and filled up with 0.
+    From Python, `Samples(x, y)` will do, and x and y may be tensors, NumPy arrays or pandas frames.
     """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor  # the targets: whole-number classes (N,), soft labels (N, classes), or numbers (N, 1)
+    facts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers (N,) that no model reads: site, patient
+
+    def __post_init__(self) -> None:
+        inputs = self.inputs if isinstance(self.inputs, tuple | list) else (self.inputs,)
+        object.__setattr__(self, "inputs", tuple(as_tensor(one, "inputs") for one in inputs))
+        object.__setattr__(self, "labels", as_tensor(self.labels, "labels"))
+        object.__setattr__(self, "facts", {name: _whole(one, name) for name, one in self.facts.items()})
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> Samples:
-        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index])
+        facts = {name: fact[index] for name, fact in self.facts.items()}
+        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """The inputs, as a model reads them, and labels of some samples."""
@@ -47,6 +60,27 @@ def as_inputs(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.long()
 
 
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Values of a user's as a tensor: NumPy arrays and pandas frames too; wide numbers as PyTorch usually has them."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.array(values)  # a copy: what a frame or a file's bytes hold may be read-only
+        tensor = torch.from_numpy(array)
+    except (TypeError, ValueError):
+        raise HoldfastError(f"samples: {what} must be numbers in a tensor, a NumPy array or a pandas frame.") from None
+    if tensor.is_floating_point():
+        return tensor.float()
+    return tensor if tensor.dtype == torch.uint8 and what == "inputs" else tensor.long()
+
+
+def _whole(values: Any, name: str) -> Tensor:
+    fact = as_tensor(values, f"the fact {name!r}")
+    if fact.ndim != 1 or fact.is_floating_point():
+        raise HoldfastError(f"samples: the fact {name!r} must be one whole number for each sample.")
+    return fact
+
+
 @dataclass(frozen=True)
 class Task:
     """One contract: data, kind, model, loss, metrics. The moderator keeps `test`; the clients are dealt `train`."""
@@ -59,11 +93,15 @@ class Task:
     loss: Loss = None  # type: ignore[assignment]  # None: the kind's usual one
     metrics: tuple[Metric, ...] = ()  # the first one leads; none: the kind's usual ones
     kind: Kind = field(default_factory=Classes)
+    fact_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the numbers of a fact stand for
+    site: str | None = None  # the fact that says where a sample comes from: the natural partition
+    person: str | None = None  # the fact that says whose a sample is: nobody is in two parts of a split
 
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", self.kind.loss)
         object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics)
+        object.__setattr__(self, "class_names", tuple(self.class_names))
 
     @property
     def classes(self) -> int:
@@ -79,3 +117,13 @@ class Task:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample's first input."""
         return tuple(self.train.inputs[0].shape[1:])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its data."""
+        found = hashlib.sha256(f"{self.name} {self.kind.name} {self.class_names}".encode())
+        for samples in (self.train, self.test):
+            for tensor in (*samples.inputs, samples.labels, *(samples.facts[name] for name in sorted(samples.facts))):
+                found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                found.update(tensor.contiguous().numpy().tobytes())
+        return found.hexdigest()

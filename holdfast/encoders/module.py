@@ -3,7 +3,7 @@
     encoder = {name = "module", network = "my_networks:make_encoder", weights = "encoder.safetensors"}
 
 `network` names a function without arguments that makes the network, or a class. It reads samples as models do (images:
-floats in [0, 1]; texts: their bytes as whole numbers), and gives (n, k); each row is divided by its length, so |z| <= 1.
+floats in [0, 1]; texts: their bytes as whole numbers), and gives (n, k); each row is divided by its length: |z| <= 1.
 """
 
 from __future__ import annotations

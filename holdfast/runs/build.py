@@ -26,8 +26,6 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
-from holdfast.data.named import load_task
-from holdfast.data.partitions import PARTITIONS, split
 from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.device import autocast, batch_on, choose_device
@@ -46,6 +44,7 @@ from holdfast.runs.choose_learning import (
     rehearse_steps,
 )
 from holdfast.runs.choose_model import choose_model, read_inputs
+from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.rehearse import rehearse
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -161,7 +160,8 @@ def make_plan(experiment: Experiment) -> Plan:
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
     refuse_other(AbsencePolicy, absence, experiment.absence, "absence")
-    task = load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    task = task_of(experiment)
+    experiment = complete(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
     refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
@@ -256,41 +256,6 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         server_optimizer=choose_server_optimizer(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
-
-
-def first_samples(task: Task, samples: int) -> Tensor:
-    """The first samples; where there are classes the first of each, as many of one as of another."""
-    if not task.kind.has_classes:
-        if len(task.train) < samples:
-            raise HoldfastError(f"samples: {task.name} has {len(task.train)} training samples, not {samples}.")
-        return torch.arange(samples)
-    each, labels = -(-samples // task.classes), task.train.labels
-    index = torch.cat([(labels == c).nonzero().flatten()[:each] for c in range(task.classes)]).sort().values
-    if len(index) < samples:
-        raise HoldfastError(f"samples: {task.name} has fewer than {each} training samples of some class.")
-    return index
-
-
-def moderators_samples(
-    experiment: Experiment, task: Task, prepare: Callable[[Samples], Samples], count: int
-) -> Samples:
-    """Samples that the moderator holds itself, for the trust rules that need some: drawn from the training samples."""
-    order = torch.randperm(len(task.train), generator=rng(experiment.seed, -1, -1, "the moderator's samples"))
-    return prepare(task.train.take(order[:count]))
-
-
-def deal(experiment: Experiment, task: Task) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Deal the training samples out to the clients, and split each client's 80/10/10."""
-    partition = choose(PARTITIONS, experiment.partition, "partition")
-    refuse_without_classes(
-        task.kind, partition, f"partition {str(experiment.partition)!r}", "choose partition = 'iid' or 'sizes'"
-    )
-    shares = partition(task.train.labels, experiment.clients, rng(experiment.seed, -1, -1, "partition"))
-    if len(shares) != experiment.clients or any(len(share) == 0 for share in shares):
-        raise HoldfastError(
-            f"partition {experiment.partition} did not give each of {experiment.clients} clients samples."
-        )
-    return [split(share, rng(experiment.seed, -1, client, "split")) for client, share in enumerate(shares)]
 
 
 def try_out(plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -72,4 +73,4 @@ def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) 
     if encoder is None:
         return raw
     encoded = encoder.encode(raw.inputs[0])
-    return Samples((raw.inputs[0], encoded) if "image" in inputs else (encoded,), raw.labels)
+    return replace(raw, inputs=(raw.inputs[0], encoded) if "image" in inputs else (encoded,))

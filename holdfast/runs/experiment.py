@@ -7,7 +7,7 @@ import json
 import math
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +20,15 @@ from holdfast.core.tables import read_table
 class Experiment:
     """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
 
-    task: str = "fashion-mini"
+    task: Any = "fashion-mini"  # a known name, file.npz or module:name; from Python also a Task itself
     data: str | None = None  # folder with the task's files
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("auto")  # of a model that reads features; auto: by kind and size of the samples
-    clients: int = 4
-    partition: Choice = Choice("dirichlet", argument="0.1")
+    clients: int = 0  # 0: as many as the column of a partition has values, else 4
+    names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
+    partition: Choice = Choice("auto")  # auto: by the task's own sites if it has some, else dirichlet:0.1
+    split: str = "80/10/10"  # of each client's samples: training, validation and test; or column:NAME
     scenario: Choice = Choice("none")
     attack: Choice = Choice("none")
     attackers: int = 0  # how many clients are hostile; which ones depends on the seed
@@ -55,10 +57,23 @@ class Experiment:
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
     layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
+    given: Any = field(default=None, repr=False, compare=False)  # the Task, where one was given
 
     def __post_init__(self) -> None:
         for key in CHOICES:  # from Python, "fedprox:0.1" will do
             object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
+        if not isinstance(self.task, str):
+            self._take(self.task)
+        if self.partition.name == "auto":
+            natural = self.task in NATURAL or getattr(self.given, "site", None) is not None
+            partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
+            object.__setattr__(self, "partition", partition)
+        if self.clients == 0 and self.partition.name != "column":
+            object.__setattr__(self, "clients", 4)
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
+                raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
             most = AT_MOST.get(key, 2**63)
@@ -67,20 +82,31 @@ class Experiment:
                 raise HoldfastError(f"{key} must be at least {least}{also}, got {brief(value)}.")
         if not 0 < self.lr < math.inf or not 0 <= self.momentum < 1:
             raise HoldfastError(f"lr must be positive and momentum in [0, 1), got {self.lr} and {self.momentum}.")
-        if self.attackers > self.clients:
+        if self.attackers > self.clients > 0:
             raise HoldfastError(f"attackers: {self.attackers} of {self.clients} clients cannot be hostile.")
         if (self.attack.name == "none") != (self.attackers == 0):
             raise HoldfastError("attack and attackers go together: name an attack and how many clients are hostile.")
         if self.patience is not None and not 0 < self.patience < math.inf:
             raise HoldfastError(f"patience must be positive seconds, got {self.patience}; leave it out to wait on.")
         if self.agreed_samples is not None and (
-            len(self.agreed_samples) != self.clients or min(self.agreed_samples) < 1
+            len(self.agreed_samples) != (self.clients or len(self.agreed_samples)) or min(self.agreed_samples) < 1
         ):
             raise HoldfastError(f"agreed_samples must be {self.clients} positive numbers, one for each client.")
         for key in ("max_norm", "clip_norm"):
             value = getattr(self, key)
             if value is not None and not 0 < value < math.inf:
                 raise HoldfastError(f"{key} must be positive, got {value}; leave it out for no bound.")
+
+    def _take(self, task: Any) -> None:
+        """Keep a task that was given as an object; its text says which data it has."""
+        if not hasattr(task, "fingerprint"):
+            raise HoldfastError(f"task: expected a name or a holdfast.Task, got {type(task).__name__}.")
+        object.__setattr__(self, "given", task)
+        object.__setattr__(self, "task", f"{GIVEN}{task.name}@{task.fingerprint[:16]}")
+
+    def name_of(self, client: int) -> str:
+        """What people call a client."""
+        return self.names[client] if self.names else f"client {client}"
 
     @property
     def method(self) -> str:
@@ -100,10 +126,12 @@ class Experiment:
             for key, value in self.as_json().items()
             if key not in INDIFFERENT and not (key in usual and value == usual[key])
         }
+        if self.partition.name == "column":  # how many there are follows from the data
+            del decisive["clients"]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
 def plain(value: object) -> object:
@@ -112,15 +140,17 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision")
+LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision", "split")
+NATURAL = ("heart",)  # tasks that come in sites
+GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
     *("schedule", "optimizer", "server_optimizer", "selection"),
 )
 AT_LEAST = {
-    "clients": 1,
+    "clients": 0,
     "samples": 1,
     "rounds": 1,
     "epochs": 1,
@@ -137,7 +167,8 @@ AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_0
 
 def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
     """An experiment from keys and values, each checked."""
-    hints = typing.get_type_hints(Experiment)
+    hints = {**typing.get_type_hints(Experiment), "task": str}
+    del hints["given"]
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in hints:

@@ -28,7 +28,7 @@ from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import Refusal, code_of
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message
-from holdfast.data.partitions import split
+from holdfast.data.natural import split_by
 from holdfast.data.task import Samples
 from holdfast.flower.deploy.policy import (
     SitePolicy,
@@ -164,8 +164,10 @@ class Site:
             if samples is not None:
                 own = samples(self.config)
                 parts = list(plan.parts)
-                parts[id] = split(torch.arange(len(own)), rng(self.experiment.seed, -1, id, "split"))
-                plan = replace(plan, task=replace(plan.task, train=own), parts=parts)
+                task = replace(plan.task, train=own)
+                generator = rng(self.experiment.seed, -1, id, "split")
+                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
+                plan = replace(plan, task=task, parts=parts)
             return Own(plan.client(id, plan.model(), self.memory), plan.method)
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error

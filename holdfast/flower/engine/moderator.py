@@ -81,6 +81,8 @@ def play_over(
     chosen = read_settings(settings or {})
     out = Path(chosen["out"]).expanduser()
     engine = engine_over(grid, chosen)
+    if chosen["sites"] and experiment.names is None and experiment.clients == len(site_names(chosen)):
+        experiment = replace(experiment, names=tuple(site_names(chosen)))
     if not (out / "experiment.json").exists():
         return run(experiment, out, watch, engine)
     if fingerprint_of(Run.open(out).experiment) != fingerprint_of(experiment):
@@ -93,7 +95,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
 
     def engine(plan: Plan, folder: Path | None) -> Federation:
         clients = plan.experiment.clients
-        names = [name.strip() for name in settings["sites"].split(",")] if settings["sites"] else usual_names(clients)
+        names = site_names(settings) or usual_names(clients)
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         check_enough(settings, clients)
@@ -122,6 +124,11 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         return federation
 
     return engine
+
+
+def site_names(settings: Mapping[str, Any]) -> list[str]:
+    """The sites that the settings name; none: they are called site-0, site-1, ..."""
+    return [name.strip() for name in settings["sites"].split(",")] if settings["sites"] else []
 
 
 def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Features on disk: nothing is encoded twice, bits do not depend on who is encoded with whom, damage costs only time."""
+"""Features on disk: nothing is encoded twice, bits do not depend on company, and damage costs only time."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
+from holdfast.data.tables.schema import Schema
 from holdfast.encoders.autoencoder import Autoencoder, RandomConv
 from holdfast.encoders.contract import Encoder, EncoderChoice, measured_bound
 from holdfast.encoders.guidance import guidance_producer
@@ -22,6 +23,7 @@ from holdfast.encoders.module import Module
 from holdfast.encoders.pretrained import Pretrained, installed
 from holdfast.encoders.scattering import Scattering
 from holdfast.encoders.shapes import draw_shapes
+from holdfast.encoders.table import Table
 
 __all__ = [
     "ENCODERS",
@@ -44,6 +46,7 @@ ENCODERS: dict[str, type[Any]] = {
     "autoencoder": Autoencoder,
     "random": RandomConv,
     "mobilenetv2": MobileNetV2,
+    "table": Table,
 }
 
 SMALL = 64  # pixels: the shorter side of an image that scattering sees whole
@@ -59,7 +62,7 @@ def never_negative(spec: object) -> bool:
     return getattr(ENCODERS.get(Choice.parse(spec, "encoder").name), "never_negative", False)
 
 
-def resolved(choice: Choice, samples: Tensor) -> Choice:
+def resolved(choice: Choice, samples: Tensor, schema: Schema | None = None) -> Choice:
     """The choice itself, or what "auto" means for samples such as these: it goes by their kind and size.
 
     >>> import torch
@@ -70,6 +73,8 @@ def resolved(choice: Choice, samples: Tensor) -> Choice:
         return choice
     if str(choice) != "auto":
         raise HoldfastError(f"encoder: 'auto' has no options, got {choice}; name the encoder itself.")
+    if schema is not None:
+        return Choice("table")
     return Choice(usual_encoder(tuple(samples.shape[1:])))
 
 
@@ -86,18 +91,21 @@ def usual_encoder(shape: tuple[int, ...]) -> str:
     return name
 
 
-def encoder_for(spec: object, samples: Tensor, key: str = "encoder") -> Encoder:
+def encoder_for(spec: object, samples: Tensor, schema: Schema | None = None, key: str = "encoder") -> Encoder:
     """The encoder that a choice names, made for samples such as these."""
-    return make_encoder(resolved(Choice.parse(spec, key), samples), tuple(samples.shape[1:]), key)
+    choice = resolved(Choice.parse(spec, key), samples, schema)
+    return make_encoder(choice, tuple(samples.shape[1:]), key, schema)
 
 
-def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder") -> Encoder:
+def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder", schema: Schema | None = None) -> Encoder:
     """The encoder that a choice such as "scattering:64" or "my.module:MyEncoder" names, for samples of this shape.
 
     >>> make_encoder("scattering:directions=16", (1, 28, 28)).feature_shape
     (16,)
     """
     chosen = choose(ENCODERS, Choice.parse(spec, key), key)
+    if isinstance(chosen, Table):
+        return chosen.fit_schema(schema, shape)
     if not hasattr(chosen, "fit_shape"):
         raise HoldfastError(f"{key}: {spec!r} has no fit_shape(shape), which gives the encoder for a shape of sample.")
     encoder = chosen.fit_shape(shape)

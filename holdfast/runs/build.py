@@ -249,6 +249,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         learning=choose_learning(experiment, algorithm),
         rounds=experiment.rounds,
         clients=experiment.clients,
+        names=experiment.names,
         seed=experiment.seed,
         bench=bench,
         max_norm=experiment.max_norm,

@@ -44,7 +44,9 @@ def choose_model(
         )
     if not isinstance(chosen, Model):
         return chosen, inputs, None, own
-    encoder = encoder_for(experiment.encoder, task.train.inputs[0]) if "features" in inputs else None
+    encoder = None
+    if "features" in inputs:
+        encoder = encoder_for(experiment.encoder, task.train.inputs[0], task.schema)
     shape = encoder.feature_shape if encoder else ()
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)

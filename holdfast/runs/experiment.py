@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from holdfast.core.config import Choice, convert
 from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
 
@@ -20,8 +21,10 @@ from holdfast.core.tables import read_table
 class Experiment:
     """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
 
-    task: Any = "fashion-mini"  # a known name, file.npz or module:name; from Python also a Task itself
-    data: str | None = None  # folder with the task's files
+    task: Any = (
+        "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
+    )
+    data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("auto")  # of a model that reads features; auto: by kind and size of the samples
@@ -65,14 +68,16 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
-            natural = self.task in NATURAL or getattr(self.given, "site", None) is not None
+            natural = (
+                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
+            )
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if len(self.names) != self.clients or len({*self.names}) < self.clients:
+            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -106,7 +111,7 @@ class Experiment:
 
     def name_of(self, client: int) -> str:
         """What people call a client."""
-        return self.names[client] if self.names else f"client {client}"
+        return called(self.names, client)
 
     @property
     def method(self) -> str:
@@ -184,7 +189,7 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
         table.pop("schema", None)  # of a run's own file
     if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
         table["data"] = str((path.parent / table["data"]).resolve())
-    if str(table.get("task", "")).endswith(".npz"):
+    if str(table.get("task", "")).endswith((".npz", ".toml")):
         table["task"] = str((path.parent / str(table["task"])).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):

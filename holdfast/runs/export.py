@@ -90,7 +90,7 @@ def about_model(plan: Plan) -> dict[str, str]:
     table = plan.experiment.as_json()
     encoder = plan.method.bench.about.encoder
     if encoder:  # "auto" may mean another one where the model is used
-        table["encoder"] = resolved(plan.experiment.encoder, plan.task.train.inputs[0]).as_json()
+        table["encoder"] = resolved(plan.experiment.encoder, plan.task.train.inputs[0], plan.task.schema).as_json()
     return {
         "task": plan.task.name,
         "model": str(plan.experiment.model),

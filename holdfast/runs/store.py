@@ -210,7 +210,8 @@ class Run:
             try:
                 digests[client] = load_tensors(self._read(file), self.folder / file)
             except Damaged as damage:
-                self.notes.append(f"{damage} The run goes on without it until client {client} has sent it again.")
+                whose = self.experiment.name_of(client)
+                self.notes.append(f"{damage} The run goes on without it until {whose} has sent it again.")
                 continue
             self._digests[client] = (digests[client], file)
         return dataclasses.replace(state, digests=digests)
@@ -296,7 +297,7 @@ class History:
     @property
     def failures(self) -> list[str]:
         """Why this run's result is none, if so: nobody trained, no loss was finite, no better than guessing."""
-        return find_failures(self.records, self.experiment.clients)
+        return find_failures(self.records, self.experiment.clients, self.experiment.name_of)
 
     @property
     def seconds(self) -> float:

@@ -95,6 +95,7 @@ def test_every_known_task_has_a_line_and_all_its_class_names() -> None:
     classes = {name: len(data_set.class_names) for name, data_set in DATA_SETS.items()}
     assert classes == {
         "fashion-mini": 10,
+        "heart": 2,
         "fashion-mnist": 10,
         "mnist": 10,
         "emnist": 62,

@@ -22,8 +22,10 @@ from holdfast.encoders.mobilenet import MobileNetV2
 from holdfast.encoders.module import Module
 from holdfast.encoders.pretrained import Pretrained, installed
 from holdfast.encoders.scattering import Scattering
+from holdfast.encoders.series import Series
 from holdfast.encoders.shapes import draw_shapes
 from holdfast.encoders.table import Table
+from holdfast.encoders.text import Text
 
 __all__ = [
     "ENCODERS",
@@ -42,6 +44,8 @@ log = logging.getLogger("holdfast")
 ENCODERS: dict[str, type[Any]] = {
     "scattering": Scattering,
     "pretrained": Pretrained,
+    "series": Series,
+    "text": Text,
     "module": Module,
     "autoencoder": Autoencoder,
     "random": RandomConv,
@@ -75,14 +79,18 @@ def resolved(choice: Choice, samples: Tensor, schema: Schema | None = None) -> C
         raise HoldfastError(f"encoder: 'auto' has no options, got {choice}; name the encoder itself.")
     if schema is not None:
         return Choice("table")
-    return Choice(usual_encoder(tuple(samples.shape[1:])))
+    return Choice(usual_encoder(tuple(samples.shape[1:]), samples.is_floating_point()))
 
 
 @functools.cache  # said once
-def usual_encoder(shape: tuple[int, ...]) -> str:
-    """What "auto" means: the pretrained network for colour and for large images, scattering for small grey ones."""
+def usual_encoder(shape: tuple[int, ...], floats: bool = True) -> str:
+    """What "auto" means: for images the pretrained network, unless they are small and grey."""
     name = "scattering"
-    if len(shape) == 3 and shape[0] in (1, 3) and (shape[0] == 3 or min(shape[1:]) > SMALL):
+    if len(shape) == 2:
+        name = "series"
+    elif len(shape) == 1 and not floats:
+        name = "text"
+    elif len(shape) == 3 and shape[0] in (1, 3) and (shape[0] == 3 or min(shape[1:]) > SMALL):
         if installed():
             name = "pretrained"
         else:

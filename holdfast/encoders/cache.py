@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,28 +22,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.files import save_tensors, write_file
+from holdfast.core.files import cache_folder, save_tensors, write_file
 
 log = logging.getLogger("holdfast")
 KEY = 16  # bytes of a sample's hash
 EVERY = 10.0  # seconds between two words on how far it is
 MOST = 4096  # samples in a file: what is lost if the machine goes down meanwhile
-
-
-def cache_folder(kind: str) -> Path | None:
-    """The folder for things of this kind that can be computed again, readable by the user alone; none if it is off."""
-    told = os.environ.get("HOLDFAST_CACHE", "")
-    if told == "off":
-        return None
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
-    folder = (Path(told).expanduser() if told else usual) / kind
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError as error:
-        log.warning("%s cannot be used as a cache (%s); set HOLDFAST_CACHE to a folder, or to off.", folder, error)
-        return None
-    return folder
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Pretrained:
     def fit_shape(self, shape: tuple[int, ...]) -> Encoder:
         """The encoder for grey or colour images of this shape."""
         check_shape(shape, "pretrained", smallest=8, channels=(1, 3))
-        network, classifier, content = opened(self.weights)
+        network, basis, content = opened(self.weights)
         recipe = {"encoder": "pretrained", "version": VERSION, "directions": self.directions, "size": self.size}
         return Encoder(
             "pretrained",
@@ -56,7 +56,7 @@ class Pretrained:
             (self.directions,),
             # Computed directions differ in their last bits from machine to machine: the weights stand for them.
             fingerprint_of({**recipe, "weights": content}, {}),
-            PretrainedNetwork(network, directions_of(classifier, self.directions), self.size),
+            PretrainedNetwork(network, first_of(basis, self.directions), self.size),
             norm_bound=1.0,
             batch=BATCH,
             costly=True,
@@ -87,17 +87,19 @@ def resized(images: Tensor, size: int) -> Tensor:
     return functional.interpolate(images, (size, size), mode="bicubic", antialias=smaller).clamp(0, 1)
 
 
-def directions_of(classifier: Tensor, count: int) -> Tensor:
-    """The first principal directions (columns) of a classifier's weights; for all values, what takes out their mean.
+def first_of(basis: Tensor, count: int) -> Tensor:
+    """The first directions; for all values, what takes out their mean."""
+    return torch.eye(count) - 1.0 / count if count == POOLED else basis[:, :count].contiguous()
 
-    >>> directions_of(torch.tensor([[0.0, 2.0, 0.0], [0.0, -2.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]), 1).tolist()
-    [[0.0], [1.0], [0.0]]
+
+def principal(classifier: Tensor) -> Tensor:
+    """The principal directions (columns) of a classifier's weights.
+
+    >>> principal(torch.tensor([[0.0, 2.0, 0.0], [0.0, -2.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))[:, 0].tolist()
+    [0.0, 1.0, 0.0]
     """
-    if count == POOLED:
-        return torch.eye(count) - 1.0 / count
     weights = classifier.double()
-    rest = weights - weights.mean(0)
-    directions = torch.linalg.svd(rest, full_matrices=False).Vh[:count].T
+    directions = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh.T
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     signed: Tensor = directions * largest.sign()
     return signed.float()
@@ -105,7 +107,7 @@ def directions_of(classifier: Tensor, count: int) -> Tensor:
 
 @functools.cache
 def opened(weights: str) -> tuple[Lite0, Tensor, str]:
-    """The network, its classifier's weights, and the SHA-256 of all that the file holds."""
+    """The network, its classifier's principal directions, and the SHA-256 of all that the file holds."""
     path = Path(weights) if weights else shipped_file()
     tensors = read_weights(path)
     try:
@@ -116,7 +118,7 @@ def opened(weights: str) -> tuple[Lite0, Tensor, str]:
         raise HoldfastError(f"encoder.weights: {path} does not hold the weights of an EfficientNet-Lite0.") from None
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values() if tensor.is_floating_point()):
         raise HoldfastError(f"encoder.weights: {path} holds values that are not finite; fetch the file again.")
-    return network, classifier, fingerprint_of({}, tensors)
+    return network, principal(classifier), fingerprint_of({}, tensors)
 
 
 def installed() -> bool:

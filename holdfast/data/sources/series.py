@@ -1,0 +1,75 @@
+"""Time series from an npz file: x (N, steps, channels), y (N,), and facts such as subject (N,)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.data.sources.described import TEST, TRAIN, Description, Records
+from holdfast.data.sources.npz import names_in, read_arrays
+
+
+def series_records(about: Description, path: Path) -> Records:
+    """The series of a file: keys x and y; `test` (0 or 1) says what is the moderator's, any other key is a fact."""
+    arrays = read_arrays(path, names_in(path) if path.is_file() else (), "the keys x and y")
+    for key in ("x", "y"):
+        if key not in arrays:
+            raise HoldfastError(f"{path} has no key {key!r}; series are x (N, steps, channels) with labels y (N,).")
+    series = channels_first(arrays.pop("x"), f"{path}, key x")
+    labels = as_words(arrays.pop("y"), len(series), f"{path}, key y")
+    facts: dict[str, Sequence[str]] = {}
+    for key, values in arrays.items():
+        words = as_words(values, len(series), f"{path}, key {key}")
+        if key == "test":
+            facts[about.split] = [TEST if word not in ("0", "False") else TRAIN for word in words]
+        else:
+            facts[key] = words
+    return Records(labels, facts, lambda rows: series[torch.tensor(rows)], str(path))
+
+
+def channels_first(values: NDArray[Any], where: str) -> Tensor:
+    """Series (N, steps, channels) or (N, steps) as (N, channels, steps); NaN behind an end repeats the last step.
+
+    >>> channels_first(np.array([[1.0, 2.0, np.nan]]), "x").tolist()
+    [[[1.0, 2.0, 2.0]]]
+    """
+    if values.ndim == 2:
+        values = values[:, :, None]
+    if values.ndim != 3 or values.dtype.kind not in "fiu" or values.size == 0:
+        raise HoldfastError(
+            f"{where}: expected series (N, steps, channels), got {values.dtype} of shape {values.shape}."
+        )
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)  # a copy; what float32 cannot hold has become infinite
+    if np.isinf(values).any():
+        row = int(np.isinf(values).any((1, 2)).argmax())
+        raise HoldfastError(f"{where}: series {row} holds infinite values; mend or drop it.")
+    there = ~np.isnan(values).any(2)  # (N, steps)
+    lengths = there.sum(1)
+    ends = np.arange(values.shape[1]) < lengths[:, None]
+    for row in np.flatnonzero(
+        (there != ends).any(1) | (lengths == 0) | (np.isnan(values).any(2) != np.isnan(values).all(2)).any(1)
+    ):
+        why = "is empty" if lengths[row] == 0 else "holds NaN before its end"
+        raise HoldfastError(f"{where}: series {row} {why}; mend or drop it (NaN may only fill up a shorter series).")
+    last = np.minimum(np.arange(values.shape[1]), lengths[:, None] - 1)
+    held = np.take_along_axis(values, last[:, :, None], axis=1)
+    return torch.from_numpy(np.ascontiguousarray(held.transpose(0, 2, 1)))
+
+
+def as_words(values: NDArray[Any], count: int, where: str) -> list[str]:
+    """Whole numbers or texts (N,) as texts; numbers with leading zeros, so that their order stays."""
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim != 1 or values.dtype.kind not in "iubU" or len(values) != count:
+        raise HoldfastError(f"{where}: expected {count} whole numbers or texts, got {values.dtype} {values.shape}.")
+    if values.dtype.kind in "Ub":
+        return [str(value) for value in values.tolist()]
+    width = max(len(str(value)) for value in np.unique(values).tolist())
+    return [str(value).zfill(width) for value in values.tolist()]

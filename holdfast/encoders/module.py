@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.core.config import import_path
 from holdfast.core.errors import HoldfastError, plain
+from holdfast.core.modules import import_path
 from holdfast.encoders.contract import JUST_BELOW_ONE, Encoder, fingerprint_of
 from holdfast.encoders.weights import read_weights
 

@@ -1,6 +1,6 @@
 """Images, series and texts as tasks: what all members agree on, and how their records become samples.
 
-A description is a TOML file with one table, `images`, `series` or `text`:
+`task = "images:xrays.toml"` names a description, a TOML file with one table: `images`, `series` or `text`.
 
     [images]
     classes = ["normal", "pneumonia"]   # left out: the labels found, in order of the alphabet
@@ -66,15 +66,11 @@ class Records:
     where: str
 
 
-def read_description(path: Path) -> Description | None:
-    """The description in a TOML file, or none if it is of a table's columns."""
+def read_description(path: Path, what: str) -> Description:
+    """The description of images, series or texts in a TOML file."""
     table = read_table(path)
-    what = next((word for word in WHAT if isinstance(table.get(word), dict)), None)
-    if what is None:
-        return None
-    if len(table) > 1:
-        other = next(key for key in table if key != what)
-        raise HoldfastError(f"{path}: there is no key {brief(other)}; a description has one table, [{what}].")
+    if [*table] != [what] or not isinstance(table[what], dict):
+        raise HoldfastError(f"{path}: a description has one table, [{what}], and nothing beside it.")
     hints = {"classes": tuple[str, ...], "size": int, "channels": int}
     hints |= {f.name: str for f in fields(Description) if f.name not in (*hints, "what", "name")}
     values: dict[str, Any] = {}

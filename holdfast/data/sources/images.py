@@ -127,7 +127,7 @@ def name_of(paths: Sequence[Path], shape: tuple[int, ...], kind: np.dtype[Any]) 
 
 def check_alike(paths: Sequence[Path], looks: Sequence[Look], about: Description) -> None:
     """Refuse pictures that differ in a way that the description does not settle."""
-    first, settle = looks[0], "say so in a description, as [images] {} (docs/encoders.md)"
+    first = looks[0]
     for path, look in zip(paths, looks, strict=True):
         if not about.size and (look.width, look.height) != (first.width, first.height):
             what = "size = 128"
@@ -159,8 +159,10 @@ def fill(pictures: NDArray[Any], paths: Sequence[Path], deep: bool) -> None:
 
 def in_unit(image: Image.Image) -> NDArray[np.float32]:
     """Grey values of more than 8 bits, in [0, 1]; mode F is DICOM's, which is so already."""
-    values = np.asarray(image, dtype=np.float32)
-    return values if image.mode == "F" else values.clip(0, 65535) / np.float32(65535)
+    values: NDArray[np.float32] = np.asarray(image, dtype=np.float32)
+    if image.mode != "F":
+        values = (values.clip(0, 65535) / 65535).astype(np.float32)
+    return values
 
 
 def look_at(path: Path) -> Look:

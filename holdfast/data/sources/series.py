@@ -1,4 +1,4 @@
-"""Time series from an npz file: x (N, steps, channels), y (N,), and facts such as subject (N,)."""
+"""Time series, or images, from an npz file: x (N, steps, channels), y (N,), and facts such as subject (N,)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,44 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
+from holdfast.data.sources.arrays import Array, inputs
 from holdfast.data.sources.described import TEST, TRAIN, Description, Records
 from holdfast.data.sources.npz import names_in, read_arrays
 
 
-def series_records(about: Description, path: Path) -> Records:
-    """The series of a file: keys x and y; `test` (0 or 1) says what is the moderator's, any other key is a fact."""
+def array_records(about: Description, path: Path) -> Records:
+    """The records of an npz file with keys x and y.
+
+    `test` (0 or 1) or `fold` (0 is the test) says what is the moderator's, unless the description says `split = ""`;
+    any other key is a fact of its records.
+    """
     arrays = read_arrays(path, names_in(path) if path.is_file() else (), "the keys x and y")
     for key in ("x", "y"):
         if key not in arrays:
             raise HoldfastError(f"{path} has no key {key!r}; series are x (N, steps, channels) with labels y (N,).")
-    series = channels_first(arrays.pop("x"), f"{path}, key x")
-    labels = as_words(arrays.pop("y"), len(series), f"{path}, key y")
+    x = arrays.pop("x")
+    if about.what == "images" and x.dtype == np.uint8 and x.size and x.max() == 1:
+        x = x * np.uint8(255)  # black and white
+    samples = channels_first(x, f"{path}, key x") if about.what == "series" else inputs(Array(x, f"{path}, key x"))
+    labels = as_words(arrays.pop("y"), len(samples), f"{path}, key y")
     facts: dict[str, Sequence[str]] = {}
     for key, values in arrays.items():
-        words = as_words(values, len(series), f"{path}, key {key}")
-        if key == "test":
-            facts[about.split] = [TEST if word not in ("0", "False") else TRAIN for word in words]
-        else:
+        words = as_words(values, len(samples), f"{path}, key {key}")
+        if key not in ("test", "fold"):
             facts[key] = words
-    return Records(labels, facts, lambda rows: series[torch.tensor(rows)], str(path))
+        elif about.split:
+            zero = {word for word in words if word.strip("0") in ("", "False")}
+            facts[about.split] = [TEST if (word in zero) == (key == "fold") else TRAIN for word in words]
+    if about.classes and all(label.isdecimal() for label in labels):
+        labels = [named(int(label), about.classes, f"{path}, key y") for label in labels]
+    return Records(labels, facts, lambda rows: samples[torch.tensor(rows)], str(path))
+
+
+def named(number: int, classes: Sequence[str], where: str) -> str:
+    """What a class's number stands for."""
+    if number >= len(classes):
+        raise HoldfastError(f"{where}: label {number} is out of range; there are {len(classes)} classes, from 0.")
+    return classes[number]
 
 
 def channels_first(values: NDArray[Any], where: str) -> Tensor:
@@ -48,9 +66,9 @@ def channels_first(values: NDArray[Any], where: str) -> Tensor:
         )
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)  # a copy; what float32 cannot hold has become infinite
-    if np.isinf(values).any():
-        row = int(np.isinf(values).any((1, 2)).argmax())
-        raise HoldfastError(f"{where}: series {row} holds infinite values; mend or drop it.")
+    infinite = np.isinf(values).any((1, 2))
+    if infinite.any():
+        raise HoldfastError(f"{where}: series {int(infinite.argmax())} holds infinite values; mend or drop it.")
     there = ~np.isnan(values).any(2)  # (N, steps)
     lengths = there.sum(1)
     ends = np.arange(values.shape[1]) < lengths[:, None]

@@ -27,7 +27,7 @@ from holdfast.core.files import make_folder, write_file
 from holdfast.core.tables import read_table, toml
 from holdfast.privacy.gate import POLICY
 from holdfast.privacy.ledger import read_policy
-from holdfast.runs.experiment import Experiment
+from holdfast.runs.experiment import SOURCES, Experiment
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,10 @@ def carry_privacy(policy: SitePolicy, folder: Path) -> None:
 
 def fingerprint_of(experiment: Experiment) -> str:
     """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
-    task = Path(experiment.task).name if experiment.task.endswith(".npz") else experiment.task
+    task = experiment.task
+    source = next((source for source in SOURCES if task.startswith(source)), "")
+    if source or task.endswith(".npz"):
+        task = source + Path(task.removeprefix(source)).name
     return replace(experiment, data=None, task=task).fingerprint
 
 

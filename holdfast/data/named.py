@@ -135,7 +135,8 @@ def load_task(name: str, data: Path | None = None) -> Task:
     if colon and module and attribute:
         return _own(name)
     raise HoldfastError(
-        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml or package.module:name); "
+        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml, images:FOLDER, series:FILE, text:FILE or "
+        "package.module:name); "
         f"{nearest(name, DATA_SETS)}"
     )
 

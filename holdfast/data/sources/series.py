@@ -69,14 +69,14 @@ def channels_first(values: NDArray[Any], where: str) -> Tensor:
     infinite = np.isinf(values).any((1, 2))
     if infinite.any():
         raise HoldfastError(f"{where}: series {int(infinite.argmax())} holds infinite values; mend or drop it.")
-    there = ~np.isnan(values).any(2)  # (N, steps)
-    lengths = there.sum(1)
-    ends = np.arange(values.shape[1]) < lengths[:, None]
-    for row in np.flatnonzero(
-        (there != ends).any(1) | (lengths == 0) | (np.isnan(values).any(2) != np.isnan(values).all(2)).any(1)
-    ):
-        why = "is empty" if lengths[row] == 0 else "holds NaN before its end"
-        raise HoldfastError(f"{where}: series {row} {why}; mend or drop it (NaN may only fill up a shorter series).")
+    nothing = np.isnan(values)
+    lengths = (~nothing.all(2)).sum(1)
+    behind = np.arange(values.shape[1]) >= lengths[:, None]  # where a shorter series is filled up, in all channels
+    odd = (nothing != behind[:, :, None]).any((1, 2)) | (lengths == 0)
+    if odd.any():
+        first = int(odd.argmax())
+        why = "is empty" if lengths[first] == 0 else "holds NaN before its end"
+        raise HoldfastError(f"{where}: series {first} {why}; mend or drop it (NaN may only fill up a shorter series).")
     last = np.minimum(np.arange(values.shape[1]), lengths[:, None] - 1)
     held = np.take_along_axis(values, last[:, :, None], axis=1)
     return torch.from_numpy(np.ascontiguousarray(held.transpose(0, 2, 1)))

@@ -88,7 +88,7 @@ DATA_SETS = {
         transposed=True,
     ),
     "har": DataSet(
-        "10,119 windows of smartphone sensors, 6 activities, 30 persons, each a client of its own",
+        "10,119 windows of smartphone sensors, 6 classes; 30 persons, each a client of its own",
         class_names.HAR,
         shape=(9, 128),
         described=Description("series", "har", class_names.HAR, site="subject", split=""),
@@ -135,8 +135,8 @@ def load_task(name: str, data: Path | None = None) -> Task:
     if colon and module and attribute:
         return _own(name)
     raise HoldfastError(
-        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml, images:FOLDER, series:FILE, text:FILE or "
-        "package.module:name); "
+        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml, images:FOLDER, series:FILE, "
+        "text:FILE or package.module:name); "
         f"{nearest(name, DATA_SETS)}"
     )
 
@@ -168,6 +168,8 @@ def _known(name: str, data: Path | None) -> Task:
         missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
     else:
         missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
+    if name not in (*hub.TABLES, *hub.FILES):
+        raise HoldfastError(f"{missing}; {remedy}.")
     if not hub.installed():
         raise HoldfastError(f"{missing}; {remedy}, or let Holdfast download: pip install holdfast[hub].")
     if name in hub.TABLES:

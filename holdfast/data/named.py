@@ -12,7 +12,7 @@ import torch
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
-from holdfast.data.sources import hub
+from holdfast.data.sources import hub, tcga
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
 from holdfast.data.sources.described import WHAT, Description, quick, read_description, task_of_records
 from holdfast.data.sources.idx import read_idx
@@ -109,26 +109,38 @@ DATA_SETS = {
 
 def known_tasks() -> list[tuple[str, str]]:
     """Each known name with one line about it."""
-    return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
+    survival = (tcga.NAME, "1,088 patients with breast cancer in six regions, survival (from FLamby's files)")
+    return [*((name, data_set.description) for name, data_set in DATA_SETS.items()), survival]
 
 
-def load_task(name: str, data: Path | None = None, download: bool = False) -> Task:
+def load_task(
+    name: str,
+    data: Path | None = None,
+    download: bool = False,
+    test: Path | None = None,
+    members: tuple[str, ...] = (),
+) -> Task:
     """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
 
-    A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it. After
-    ``images:``, ``series:`` and ``text:`` comes the folder or file, or a description that `data` follows.
+    A name that ends in .toml is a schema, `data` then the table (or a folder of tables) that follows it, `test` the
+    moderator's own table to test on, and `members` those whose tables are elsewhere.
+    After ``images:``, ``series:`` and ``text:`` comes the folder or file, or a description that `data` follows.
     """
+    if test is not None and not name.endswith(".toml"):
+        raise HoldfastError(f"test: only a task that is a schema takes a table of its own to test on; {name} is none.")
     if name == EMBEDDED:
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
     if name == HEART:
         return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
+    if name == tcga.NAME:
+        return tcga.tcga_task(data)
     if name in DATA_SETS:
         return _known(name, data, download)
     source, colon, path = name.partition(":")
     if colon and source in WHAT:
         return described_task(source, Path(path), data)
     if name.endswith(".toml"):
-        return table_task(read_schema(Path(name)), data)
+        return table_task(read_schema(Path(name)), data, test=test, members=members)
     if name.endswith(".npz"):
         return task_from(Path(name).stem, read_npz(Path(name)))
     module, colon, attribute = name.partition(":")
@@ -254,6 +266,8 @@ def check_own(task: object, name: str) -> Task:
     read: dict[str, Any] = {}  # parts whose labels the kind reads as something else
     for part, samples in (("train", task.train), ("test", task.test)):
         where = f"task: {name}, {part}"
+        if part == "test" and len(samples) == 0:
+            continue  # the moderator has none: then the clients' own samples speak
         if len(samples) == 0 or not samples.inputs:
             raise HoldfastError(f"{where}: is empty; at least one sample is needed.")
         for position, tensor in enumerate(samples.inputs):

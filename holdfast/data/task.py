@@ -98,6 +98,7 @@ class Task:
     site: str | None = None  # the fact that says where a sample comes from: the natural partition
     person: str | None = None  # the fact that says whose a sample is: nobody is in two parts of a split
     schema: Schema | None = None  # of a table: what its columns are, which is public
+    bare: bool = False  # the clients' samples are elsewhere, and what stands in `train` is made up
 
     def __post_init__(self) -> None:
         if self.loss is None:

@@ -26,6 +26,7 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
@@ -59,6 +60,7 @@ class Experiment:
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0
     evaluate_every: int = 1
+    stop: Choice = Choice("none")  # early, by a metric at the clients: "auroc:5" after five tests without a better one
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
@@ -73,16 +75,15 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
-            natural = (
-                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
-            )
+            natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+            object.__setattr__(self, "clients", self.clients or len(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -144,6 +145,15 @@ class Experiment:
         return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
+def is_schema(task: str) -> bool:
+    """Whether a task is the schema of tables.
+
+    >>> is_schema("heart.toml"), is_schema("images:xrays.toml")
+    (True, False)
+    """
+    return task.endswith(".toml") and not task.startswith(SOURCES)
+
+
 def plain(value: object) -> object:
     """A key's value as JSON says it."""
     return value.as_json() if isinstance(value, Choice) else value
@@ -154,14 +164,14 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics"),
+    *("split", "loss", "metrics", "stop", "test"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
-NATURAL = ("heart", "har")  # tasks that come in sites
+NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop"),
 )
 AT_LEAST = {
     "clients": 0,
@@ -212,8 +222,8 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
-    for key in ("data", "modules"):
-        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+    for key in ("data", "test", "modules"):
+        if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
     source, colon, file = str(table.get("task", "")).partition(":")
     if f"{source}:" in SOURCES:

@@ -13,6 +13,7 @@ is of the moderator's test; without them, the columns site, patient and split ar
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -54,6 +55,11 @@ class Description:
             raise HoldfastError(f"{self.name}: size must be 8 to 4096 pixels, got {self.size}.")
         if len({*self.classes}) < len(self.classes) or len(self.classes) == 1:
             raise HoldfastError(f"{self.name}: classes must be two or more different names.")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that it says."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tables import read_table, toml
+from holdfast.data.sources.described import read_description
+from holdfast.data.tables.schema import read_schema
 from holdfast.privacy.gate import POLICY
 from holdfast.privacy.ledger import read_policy
 from holdfast.runs.experiment import SOURCES, Experiment
@@ -94,9 +96,15 @@ def fingerprint_of(experiment: Experiment) -> str:
     """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
     task = experiment.task
     source = next((source for source in SOURCES if task.startswith(source)), "")
-    if source or task.endswith(".npz"):
-        task = source + Path(task.removeprefix(source)).name
-    return replace(experiment, data=None, task=task).fingerprint
+    path = Path(task.removeprefix(source))
+    if source and path.suffix == ".toml":  # what the description says counts, wherever its file lies
+        task = f"{source}{path.stem}@{read_description(path, source.removesuffix(':')).fingerprint}"
+    elif source or task.endswith(".npz"):
+        task = source + path.name
+    elif task.endswith(".toml"):
+        schema = read_schema(path)
+        task = f"{schema.name}@{schema.fingerprint}"
+    return replace(experiment, data=None, test=None, task=task).fingerprint
 
 
 def check_experiment(policy: SitePolicy, fingerprint: str) -> None:

@@ -52,6 +52,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
+    plan.encode_ahead(workers)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 

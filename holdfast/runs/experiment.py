@@ -28,10 +28,8 @@ class Experiment:
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
-    model: Choice = Choice(
-        "auto"
-    )  # what is trained; auto: the task's own, or by shape; `features` where digests stand in
-    encoder: Choice = Choice("scattering")  # public features, for a model that reads them
+    model: Choice = Choice("auto")  # what is trained; auto: the task's own, or by shape; `features` for digests
+    encoder: Choice = Choice("auto")  # public features, for a model that reads them; auto: by kind and size of samples
     clients: int = 0  # how many take part; 0: as many as the column of a partition has values, else 4
     names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
     partition: Choice = Choice("auto")  # how samples are dealt out; auto: the task's own sites, or dirichlet:0.1
@@ -75,9 +73,7 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
-            natural = (
-                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
-            )
+            natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
@@ -147,6 +143,15 @@ class Experiment:
         return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
+def is_schema(task: str) -> bool:
+    """Whether a task is the schema of tables.
+
+    >>> is_schema("heart.toml"), is_schema("images:xrays.toml")
+    (True, False)
+    """
+    return task.endswith(".toml") and not task.startswith(SOURCES)
+
+
 def plain(value: object) -> object:
     """A key's value as JSON says it."""
     return value.as_json() if isinstance(value, Choice) else value
@@ -159,7 +164,8 @@ LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
     *("split", "loss", "metrics", "stop", "test"),
 )
-NATURAL = ("heart", "tcga-brca")  # tasks that come in sites
+SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
+NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
@@ -203,7 +209,7 @@ def own_modules(experiment: Experiment) -> list[str]:
     ['study', 'nets.small']
     """
     paths = [getattr(experiment, key).head for key in CHOICES]
-    if not experiment.task.endswith((".npz", ".toml")):
+    if not experiment.task.endswith((".npz", ".toml")) and not experiment.task.startswith(SOURCES):
         paths.insert(0, experiment.task)
     return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]
 
@@ -217,8 +223,11 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     for key in ("data", "test", "modules"):
         if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
-    if str(table.get("task", "")).endswith((".npz", ".toml")):
-        table["task"] = str((path.parent / str(table["task"])).resolve())
+    source, colon, file = str(table.get("task", "")).partition(":")
+    if f"{source}:" in SOURCES:
+        table["task"] = f"{source}:{(path.parent / file).resolve()}"
+    elif source.endswith((".npz", ".toml")) and not colon:
+        table["task"] = str((path.parent / source).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
             policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()

@@ -40,6 +40,11 @@ Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, 
 def this_machine(plan: Plan, folder: Path | None) -> Federation:
     """The experiment's clients on this machine: in worker processes, or in this one."""
     workers = plan.experiment.workers
+    if plan.task.bare:
+        raise HoldfastError(
+            f"task: {plan.task.name} has no records on this machine; say in `data` where they are, or play it over "
+            "Flower, where each site has its own."
+        )
     if plan.experiment.given is not None:  # an object of this process, which no other one has
         if workers:
             raise HoldfastError("workers: a task given as an object is computed in this process; leave out workers.")
@@ -48,6 +53,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
+    plan.encode_ahead(workers)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 

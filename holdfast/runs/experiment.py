@@ -26,11 +26,12 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
-    encoder: Choice = Choice("scattering")  # of a model that reads features
+    encoder: Choice = Choice("auto")  # of a model that reads features; auto: by kind and size of the samples
     clients: int = 0  # 0: as many as the column of a partition has values, else 4
     names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
     partition: Choice = Choice("auto")  # auto: by the task's own sites if it has some, else dirichlet:0.1
@@ -74,16 +75,15 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
-            natural = (
-                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
-            )
+            natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+            object.__setattr__(self, "clients", self.clients or len(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -145,6 +145,15 @@ class Experiment:
         return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
+def is_schema(task: str) -> bool:
+    """Whether a task is the schema of tables.
+
+    >>> is_schema("heart.toml"), is_schema("images:xrays.toml")
+    (True, False)
+    """
+    return task.endswith(".toml") and not task.startswith(SOURCES)
+
+
 def plain(value: object) -> object:
     """A key's value as JSON says it."""
     return value.as_json() if isinstance(value, Choice) else value
@@ -155,9 +164,10 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics", "stop"),
+    *("split", "loss", "metrics", "stop", "test"),
 )
-NATURAL = ("heart",)  # tasks that come in sites
+SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
+NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
@@ -201,7 +211,7 @@ def own_modules(experiment: Experiment) -> list[str]:
     ['study', 'nets.small']
     """
     paths = [getattr(experiment, key).head for key in CHOICES]
-    if not experiment.task.endswith((".npz", ".toml")):
+    if not experiment.task.endswith((".npz", ".toml")) and not experiment.task.startswith(SOURCES):
         paths.insert(0, experiment.task)
     return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]
 
@@ -212,11 +222,14 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
-    for key in ("data", "modules"):
-        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+    for key in ("data", "test", "modules"):
+        if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
-    if str(table.get("task", "")).endswith((".npz", ".toml")):
-        table["task"] = str((path.parent / str(table["task"])).resolve())
+    source, colon, file = str(table.get("task", "")).partition(":")
+    if f"{source}:" in SOURCES:
+        table["task"] = f"{source}:{(path.parent / file).resolve()}"
+    elif source.endswith((".npz", ".toml")) and not colon:
+        table["task"] = str((path.parent / source).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
             policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()

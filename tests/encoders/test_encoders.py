@@ -84,7 +84,7 @@ def test_contract(spec: str, shape: tuple[int, ...], features: tuple[int, ...]) 
     images = draw_shapes(7, shape, seed=2)
     encoded = encoder.encode(images)
     assert encoder.feature_shape == features
-    assert (encoder.image_shape, tuple(encoded.shape), encoded.dtype) == (shape, (7, *features), torch.float32)
+    assert (encoder.sample_shape, tuple(encoded.shape), encoded.dtype) == (shape, (7, *features), torch.float32)
     assert not encoded.requires_grad
     assert encoded.std(0).sum() > 0  # images are told apart
     assert torch.equal(encoded, make_encoder(spec, shape).encode(images))

@@ -40,6 +40,7 @@ class Client(Owner):
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
 
 

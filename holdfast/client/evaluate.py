@@ -11,7 +11,10 @@ from holdfast.client.client import Client, recall_memory
 from holdfast.context import Context
 from holdfast.core.errors import brief
 from holdfast.core.failures import Refusal
+from holdfast.core.randomness import rng
 from holdfast.core.types import Reply, Tensors
+from holdfast.core.validate import MOST
+from holdfast.data.bootstrap import interval_of
 from holdfast.data.task import Metric
 from holdfast.jobs import Job, is_number, register
 from holdfast.learning.loop import outputs_of
@@ -34,6 +37,7 @@ class EvaluateReply:
 
     metrics: dict[str, Any]
     samples: int
+    interval: list[float] | None = None  # of the leading metric, bootstrap, 95 %
 
 
 class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
@@ -60,13 +64,32 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
         samples = held_out(client.validation, client.train)
         output = outputs_of(client.model, samples)
         sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
-        return EvaluateReply(sums, len(samples))
+        if round < client.interval_from:
+            return EvaluateReply(sums, len(samples))
+        chance = rng(client.seed, round, client.id, "bootstrap")
+        return EvaluateReply(sums, len(samples), interval_of(client.metrics[0], output, samples.labels, chance))
+
+    def well_formed(self, reply: Reply) -> str | None:
+        if fault := super().well_formed(reply):
+            return fault
+        told = self.read(reply)
+        if not 1 <= told.samples <= MOST:
+            return f"its samples are {brief(told.samples)}, not a positive whole number"
+        if told.interval is not None and not is_interval(told.interval):
+            return f"its interval is {brief(told.interval)}, not two finite numbers, the lower one first"
+        return None
 
     def fault(self, reply: Reply, context: Context) -> str | None:
         return find_odd_sums(self.read(reply).metrics, context.metrics)
 
 
 EVALUATE = register(Evaluate())
+
+
+def is_interval(value: list[Any]) -> bool:
+    if len(value) != 2 or not all(is_number(one) for one in value):
+        return False
+    return bool(math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] <= value[1])
 
 
 def find_odd_sums(told: dict[str, Any], metrics: Sequence[Metric]) -> str | None:

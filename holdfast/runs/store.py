@@ -45,6 +45,7 @@ from holdfast.runs.experiment import SCHEMA, Experiment, from_table, of_today
 from holdfast.runs.outcome import find_failures
 from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
 
+CURVES = "curves.json"  # what the final model looks like on the test set
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
 
 
@@ -103,10 +104,10 @@ class Run:
     def finished(self) -> bool:
         return (self.folder / "model.safetensors").exists()
 
-    def save(self, state: State, record: Record) -> None:
+    def save(self, state: State, record: Record, last: bool = False) -> None:
         """Write a round down, then the state after it: a kill between the two repeats the round."""
         append_line(self.folder / "rounds.jsonl", record_to_json(record, self.schema))
-        if state.round % self.experiment.checkpoint_every == 0 or state.round == self.experiment.rounds:
+        if state.round % self.experiment.checkpoint_every == 0 or last or state.round == self.experiment.rounds:
             self._checkpoint(state)
 
     def last_state(self) -> State | None:
@@ -141,8 +142,9 @@ class Run:
             except Damaged as damage:
                 self.notes.append(str(damage))
 
-    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str]) -> None:
-        """Write the final model: weights and buffers under the names of its state_dict."""
+    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str], curves: bytes = b"{}") -> None:
+        """Write the final model, weights and buffers under the names of its state_dict, and what it looks like."""
+        self._store.write(CURVES, curves)
         self._store.write("model.safetensors", save_tensors({**model, **buffers}, about))
 
     def close(self) -> None:
@@ -290,6 +292,12 @@ class History:
         return "unknown" if self.final is None else self.measure.text(self.final)
 
     @property
+    def final_words(self) -> str:
+        """Of how many tests the final value is the mean, in brackets."""
+        count = len(last_tenth(self.leading))
+        return f" (mean of the last {count} tests)" if count > 1 else ""
+
+    @property
     def accuracy(self) -> list[float]:
         """Test accuracy after each round that was evaluated, of a classification."""
         return [record.accuracy for record in self.records if record.accuracy is not None]
@@ -332,5 +340,10 @@ def mean_of_last(values: Sequence[float]) -> float | None:
     >>> mean_of_last([9.0, 1.0, 2.0, 3.0]), mean_of_last([])
     (2.0, None)
     """
-    last = values[-max(3, -(-len(values) // 10)) :]
+    last = last_tenth(values)
     return sum(last) / len(last) if last else None
+
+
+def last_tenth(values: Sequence[float]) -> Sequence[float]:
+    """The values that a final one is the mean of."""
+    return values[-max(3, -(-len(values) // 10)) :]

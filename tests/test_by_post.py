@@ -53,7 +53,7 @@ def test_three_sites_and_one_model(post: Path, tmp_path: Path) -> None:
     told = json.loads(CliRunner().invoke(digest_app, args, catch_exceptions=False).stdout)
     assert [one["site"] for one in told["digests"]] == ["s0", "s1", "s2"]
     assert all(one["signature"] == "signed by the site" for one in told["digests"])
-    assert told["expected_accuracy"] > 0.9
+    assert told["expected"] > 0.9
     assert not told["optimistic"]
     assert told["disagreements"] == []
     assert {path.name for path in out.iterdir()} >= {"model.safetensors", "report.html", "privacy.html", "report.json"}

@@ -1,8 +1,8 @@
 """A federation by post: accuracy of heads made from one digest of each client, and of FedDig with rounds beside them.
 
-    python benchmarks/oneshot.py                                       (fashion-mini: 4 clients, Dirichlet 0.1, seeds 0-4)
+    python benchmarks/oneshot.py                               (fashion-mini: 4 clients, Dirichlet 0.1, seeds 0-4)
     python benchmarks/oneshot.py --task fashion-mnist --data DIR --samples 12000 --feddig 40
-    python benchmarks/oneshot.py --seeds 200,201 --validation           (what settings were chosen on)
+    python benchmarks/oneshot.py --seeds 200,201 --validation  (what settings were chosen on)
 
 Only digests leave. Accuracy is on the test set, or with --validation on what clients hold out. `auto` is the head that
 is chosen without test data. Noise is the system's, so figures with epsilon vary by a few tenths from run to run.

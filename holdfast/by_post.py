@@ -164,6 +164,8 @@ def train(
     if len(origin.class_names) != subject.classes:
         raise HoldfastError(f"{posts[0].file}: it names {len(origin.class_names)} of {subject.classes} classes.")
     about = About(origin.task, subject.classes, encoder.fingerprint, encoder.feature_shape, True, encoder.norm_bound)
+    if head == "auto" and isinstance(encoder.network, Scaled) and kind_of(origin.kind).has_classes:
+        head = "lda"  # see longest_of
     counted = Sizes().counted({place: post.records for place, post in enumerate(posts)})
     digests = [limited(post, counted[place], place) for place, post in enumerate(posts)]
     fitted = choose_head(head, digests, noise_of(posts[0], about), seed)

@@ -3,8 +3,8 @@
 paper             mixed features as published, with the nominal noise or none: no guarantee
 dp-label-public   mixed features with exact noise; labels and counts are declared public
 dp-full           the same with randomised labels
-moments           noisy counts, class means and second moments (privacy/moment_noise.py): the recommended private one; of
-                  kinds other than classes noisy joint sums of features and targets (privacy/sum_noise.py)
+moments           noisy counts, class means and second moments (privacy/moment_noise.py): the recommended private one;
+                  of kinds other than classes noisy joint sums of features and targets (privacy/sum_noise.py)
 sums              the joint sums themselves, for all kinds (digests/sums.py): no guarantee
 
 A release is entered in the client's ledger before it leaves, and kept beside it: a client that is asked again for the

@@ -193,8 +193,9 @@ def tables_in(out: Path, experiment: Experiment, names: list[str]) -> dict[str, 
     """Each site's own table, where the experiment has a schema: its file, or its part of the one file, written here."""
     from holdfast.data.tables.schema import read_schema
     from holdfast.data.tables.source import site_tables
+    from holdfast.runs.experiment import is_schema
 
-    if not experiment.task.endswith(".toml"):
+    if not is_schema(experiment.task):
         return None
     if experiment.data is None:
         raise HoldfastError("data: say where the tables are; to try an experiment on one machine they must be here.")

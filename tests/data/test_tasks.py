@@ -100,6 +100,9 @@ def test_every_known_task_has_a_line_and_all_its_class_names() -> None:
         "mnist": 10,
         "emnist": 62,
         "emnist-balanced": 47,
+        "har": 6,
+        "ocr-letters": 26,
+        "pneumoniamnist": 2,
         "cifar10": 10,
         "cifar100": 100,
     }

@@ -14,7 +14,7 @@ from holdfast.data.tables.schema import read_schema
 from holdfast.flower.engine.moderator import SETTINGS
 from holdfast.flower.engine.sites import is_name
 from holdfast.runs.deal import counted
-from holdfast.runs.experiment import Experiment, own_modules
+from holdfast.runs.experiment import Experiment, is_schema, own_modules
 
 SCHEMA = "schema.toml"
 PROJECT = """[build-system]
@@ -89,7 +89,7 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30] or "app"
     package = "app_" + name.replace("-", "_")
     settings = {**SETTINGS, **(changes or {})}
-    schema = experiment.task.endswith(".toml")
+    schema = is_schema(experiment.task)
     if experiment.data and not schema:  # of tables each site has its own
         settings["data"] = experiment.data
     if experiment.test:
@@ -139,6 +139,6 @@ def experiment_toml(experiment: Experiment) -> str:
     table = {key: value for key, value in experiment.as_json().items() if key in always or value != usual[key]}
     for key in ("data", "test", "modules", "download", "workers"):  # modules lie beside the file
         table.pop(key, None)
-    if experiment.task.endswith(".toml"):
+    if is_schema(experiment.task):
         table["task"] = SCHEMA
     return toml(table) + "\n"

@@ -25,10 +25,11 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tables import read_table, toml
+from holdfast.data.sources.described import read_description
 from holdfast.data.tables.schema import read_schema
 from holdfast.privacy.gate import POLICY
 from holdfast.privacy.ledger import read_policy
-from holdfast.runs.experiment import Experiment
+from holdfast.runs.experiment import SOURCES, Experiment
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,14 @@ def carry_privacy(policy: SitePolicy, folder: Path) -> None:
 def fingerprint_of(experiment: Experiment) -> str:
     """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
     task = experiment.task
-    if task.endswith(".npz"):
-        task = Path(task).name
-    elif task.endswith(".toml"):  # what the schema says counts, wherever its file lies
-        schema = read_schema(Path(task))
+    source = next((source for source in SOURCES if task.startswith(source)), "")
+    path = Path(task.removeprefix(source))
+    if source and path.suffix == ".toml":  # what the description says counts, wherever its file lies
+        task = f"{source}{path.stem}@{read_description(path, source.removesuffix(':')).fingerprint}"
+    elif source or task.endswith(".npz"):
+        task = source + path.name
+    elif task.endswith(".toml"):
+        schema = read_schema(path)
         task = f"{schema.name}@{schema.fingerprint}"
     return replace(experiment, data=None, test=None, task=task).fingerprint
 

@@ -49,7 +49,7 @@ from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
 from holdfast.learning.device import choose_device
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
-from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.experiment import Experiment, is_schema, load
 
 log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
@@ -144,7 +144,7 @@ class Site:
 
     def check_schema(self) -> None:
         """Refuse a table where the experiment has no schema for it, and another schema than the experiment's."""
-        named = self.experiment.task.endswith(".toml")
+        named = is_schema(self.experiment.task)
         if named != (self.table is not None):
             lacking = "no table is named here; say which, as in --table FILE" if named else "it has no schema of tables"
             raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")

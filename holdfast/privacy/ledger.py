@@ -34,7 +34,7 @@ SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 EXACT = ("test", "evaluate")  # jobs with exact answers that every policy knows, whatever is imported
-MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
+MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import nn
 
 from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.core.memory import Memory
+from holdfast.core.names import called
 from holdfast.core.types import Scalars, State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Samples
@@ -75,7 +76,12 @@ class Context:
     server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
+    names: tuple[str, ...] | None = None  # of the clients, for people to read
     own_samples: Callable[[int], Samples] = no_samples  # so many samples that the moderator holds itself
+
+    def called(self, client: int) -> str:
+        """What people call a client."""
+        return called(self.names, client)
 
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""

@@ -126,10 +126,10 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after = method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
     clock.lap("server_step")
 
-    notes = [note for reply in heard for note in notes_of(reply)]
+    notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
     notes += [] if finite else [NO_FINITE_LOSS]
-    notes += [f"client {client}'s digest is refused: {why}" for client, why in bad_digests.items()]
+    notes += [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
@@ -215,10 +215,11 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
     return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
 
 
-def notes_of(reply: Reply) -> list[str]:
+def notes_of(reply: Reply, method: Method) -> list[str]:
     """What a client has to say: the sentences of its codes, at most a few."""
     notes = reply.scalars.get("notes", ())
-    return [f"client {reply.client}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
+    name = method.called(reply.client)
+    return [f"{name}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
 
 
 def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:

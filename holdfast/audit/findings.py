@@ -144,7 +144,7 @@ def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
     """The encoder, the owner's records, and as many of other clients' for the adversary."""
     plan = subject.plan
     assert plan is not None
-    encoder = make_encoder(plan.experiment.encoder, plan.task.shape)
+    encoder = make_encoder(plan.experiment.encoder, plan.task.shape, schema=plan.task.schema)
     rest = [part for id, (part, _, _) in enumerate(plan.parts) if id != client] or [plan.parts[client][1]]
     own, others = plan.parts[client][0][:MOST_RECORDS], torch.cat(rest)
     few = others[:: max(1, len(others) // 2000)][:2000]

@@ -16,6 +16,7 @@ from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
+from holdfast.cli.tables import data_app
 from holdfast.core.errors import HoldfastError
 
 app = typer.Typer(
@@ -181,6 +182,7 @@ app.command(rich_help_panel=USE)(reporting.predict)
 app.command(rich_help_panel=USE)(reporting.export)
 app.add_typer(digest_app, name="digest", rich_help_panel=USE)
 app.add_typer(privacy_app, name="privacy", rich_help_panel=USE)
+app.add_typer(data_app, name="data", rich_help_panel=LOOK)
 app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 
 

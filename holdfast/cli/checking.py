@@ -51,7 +51,7 @@ def check_file(file: Path, changes: list[str]) -> None:
     sizes = plan.stage.sizes
     facts.add_row("clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples")
     if plan.hostile:
-        facts.add_row("hostile", f"clients {', '.join(map(str, plan.hostile))}: {experiment.attack}")
+        facts.add_row("hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}")
     facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
                   f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
     if experiment.selection.name != "all":
@@ -59,8 +59,9 @@ def check_file(file: Path, changes: list[str]) -> None:
     console.print(facts)
     marks = "█ there, · away, ░ not asked" if foreseen(plan) else "█ there, · away"
     console.print(f"\nWho is there, round 1 to {experiment.rounds} ({marks}), scenario {experiment.scenario}:")
+    width = max(len(experiment.name_of(client)) for client in plan.stage.clients)
     for client, line in enumerate(timeline(plan)):
-        console.print(f"  client {client:>3} {line} {sizes[client]:>6} samples")
+        console.print(f"  {escape(f'{experiment.name_of(client):{width}}')} {line} {sizes[client]:>6} samples")
         if client == 19 and len(sizes) > 20:
             console.print(f"  ... and {len(sizes) - 20} more")
             break
@@ -89,6 +90,7 @@ def foreseen(plan: Plan) -> bool:
 def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:
     experiment = load(file, changes) if file else from_changes(changes)
     plan = make_plan(experiment)
+    experiment = plan.experiment
     parts = [part for part, _, _ in plan.parts]
     names = plan.task.class_names or ("samples",)
     if plan.task.kind.has_classes:
@@ -110,6 +112,9 @@ def list_tasks() -> None:
     for name, description in known_tasks():
         view.add_row(f"[bold]{name}[/]", description)
     view.add_row("[bold]FILE.npz[/]", "your own arrays: x_train, y_train, x_test, y_test")
+    view.add_row(
+        "[bold]SCHEMA.toml[/]", "your own tables: data = a CSV or Parquet file, or a folder with one for each site"
+    )
     view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
     Console(highlight=False).print(view)
 

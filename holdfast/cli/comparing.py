@@ -74,7 +74,7 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
         print_json({"rows": rows})
         return
     for history in histories:
-        for line in [*happenings(history.records), *suspicions(history.records), *history.failures]:
+        for line in [*happenings(history), *suspicions(history), *history.failures]:
             what = f"{history.experiment.method}, {situation(history.experiment)}: {line}"
             console.print(f"[yellow]note[/] {escape(what)}")
     console.print(table(histories, backdoors))
@@ -100,7 +100,8 @@ def combinations(
                 "attack": attack,
                 "attackers": 0 if attack == "none" else attackers,
                 "seed": seed,
-            }
+            },
+            folder=file.parent if file else Path.cwd(),
         )
         for scenario, attack, method, seed in product(scenarios, attacks, chosen, seeds)
     ]
@@ -127,6 +128,7 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     name = "-".join([experiment.method, situation(experiment), str(experiment.seed)])
     folder = out / "".join(c if c.isalnum() or c in "+-._=" else "_" for c in name)
     live.begin(label)
+    live.names = experiment.names
     if not (folder / "experiment.json").exists():
         return run(experiment, folder, lambda record: live.round(label, record))
     there = Run.open(folder)

@@ -209,6 +209,7 @@ def follow(console: Console, here: Local, experiment: Experiment, folder: Path) 
 
     shown, start = 0, time.perf_counter()
     with Live(console, experiment.rounds) as live:
+        live.names = experiment.names
         running = True
         while running:
             running = here.goes_on(folder)

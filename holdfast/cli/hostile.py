@@ -73,8 +73,9 @@ def suspected(records: Sequence[Record]) -> dict[int, list[int]]:
     return {client: found for client, found in rounds.items() if found[-1] >= last.get(client, -1)}
 
 
-def suspicions(records: Sequence[Record]) -> list[str]:
+def suspicions(history: History) -> list[str]:
     """Who is suspected at the end, of what, since when, and believed how far as a tester; who was refused how often."""
+    records = history.records
     refused: dict[int, int] = {}
     for record in records:
         for client in record.refused:
@@ -91,5 +92,5 @@ def suspicions(records: Sequence[Record]) -> list[str]:
             parts.append(f"suspected since round {found[client][0] + 1}: {reason}")
             if client in believed:
                 parts.append(f"believed to {believed[client]:.0%} as a tester")
-        lines.append(f"client {client}: {', '.join(parts)}")
+        lines.append(f"{history.experiment.name_of(client)}: {', '.join(parts)}")
     return lines

@@ -19,12 +19,14 @@ from holdfast.data.metrics import values_of
 from holdfast.runs.export import Trained, load_model, read_samples
 
 
-def predict_file(source: Path, data: Path, out: Path | None, as_json: bool, most: int) -> None:
+def predict_file(
+    source: Path, data: Path, out: Path | None, as_json: bool, most: int, modules: Path | None = None
+) -> None:
     """Predict, show, and save if asked."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if out is not None and out.suffix != ".npz":
         raise HoldfastError(f"{out} must end in .npz: predictions are saved as arrays.")
-    model = load_model(source)
+    model = load_model(source, modules=modules)
     x, labels = read_samples(data, model.kind)
     if labels is not None and model.kind.has_classes and labels.max() >= len(model.class_names):
         raise HoldfastError(

@@ -211,7 +211,7 @@ def save(
 def show(wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[History]], console: Console) -> None:
     """Print the table, and what should be said of it."""
     for (row, column), histories in played.items():
-        for line in dict.fromkeys(line for history in histories for line in happenings(history.records)):
+        for line in dict.fromkeys(line for history in histories for line in happenings(history)):
             console.print(f"[yellow]note[/] {escape(f'{row}, {column}: {line}')}", markup=True)
     console.print(table(cells))
     for line in [*findings(wanted, cells), *wanted.remarks]:

@@ -22,6 +22,7 @@ from holdfast.play import run as play
 from holdfast.report.run_data import class_names
 from holdfast.report.words import lost_classes
 from holdfast.round import Record
+from holdfast.runs.deal import counted
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.outcome import rounds_text
 from holdfast.runs.rehearse import refuse_without_effect
@@ -36,7 +37,7 @@ FAILED = 3  # exit code of what was done to its end and came to nothing
 def run_file(
     file: Path, changes: Iterable[str], out: Path | None, as_json: bool, watched: bool = False, allow: bool = False
 ) -> None:
-    experiment = load(file, changes)
+    experiment = counted(load(file, changes))
     refuse_without_effect(experiment)
     out = out or Path("runs") / f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with live_page(out, as_json) if watched else nullcontext():
@@ -74,6 +75,7 @@ def show(
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     start = time.perf_counter()
     with Live(console, experiment.rounds, done) as live:
+        live.names = experiment.names
         try:
             history = go(lambda record: live.round(experiment.method, record))
         except KeyboardInterrupt:
@@ -89,7 +91,7 @@ def show(
 
 def conclude(console: Console, history: History, seconds: float, out: Path) -> None:
     """The closing lines of a run: what happened, who is suspected, what it came to."""
-    for line in [*happenings(history.records), *suspicions(history.records)]:
+    for line in [*happenings(history), *suspicions(history)]:
         console.print(f"[yellow]note[/] {escape(line)}")
     tell_failures(console, history)
     if lost := lost_classes(history.records[-1], class_names(Run.open(out), history.records)):
@@ -139,15 +141,16 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def happenings(records: Iterable[Record]) -> list[str]:
+def happenings(history: History) -> list[str]:
     """What a user should know of a run besides its metrics: refusals, failures, divergence; each once, with rounds."""
     seen: dict[str, list[int]] = {}
-    for record in records:
+    called = history.experiment.name_of
+    for record in history.records:
         for client, why in record.refused.items():
-            seen.setdefault(f"client {client}'s update was refused: {why}", []).append(record.round)
+            seen.setdefault(f"{called(client)}'s update was refused: {why}", []).append(record.round)
         for client, why in record.absent.items():
             if not by_scenario(why):
-                seen.setdefault(f"client {client} {why}", []).append(record.round)
+                seen.setdefault(f"{called(client)} {why}", []).append(record.round)
         for note in record.notes:
             seen.setdefault(note, []).append(record.round)
     lines = [f"{what} (round {rounds_text(rounds)})" for what, rounds in seen.items()]
@@ -166,18 +169,19 @@ def spark(values: Sequence[float], measure: Measure, width: int = 24) -> str:
     return "".join(BLOCKS[min(7, int(height * 8))] for height in heights)
 
 
-def who_was_there(record: Record) -> str:
+def who_was_there(record: Record, names: Sequence[str] | None = None) -> str:
     """Who was asked, unless everyone was, and who of them is away.
 
     >>> who_was_there(Record(0, {1: "away"}, {}, [], {}, {}, {}, None, 0, 0, {}, asked=[1, 4]))
     'asked: 1, 4; away: 1'
     """
     told = {"asked": record.asked or (), "away": sorted([*record.absent, *record.refused])}
-    return "; ".join(f"{word}: {few(clients)}" for word, clients in told.items() if clients)
+    return "; ".join(f"{word}: {few(clients, names)}" for word, clients in told.items() if clients)
 
 
-def few(clients: Sequence[int]) -> str:
-    return ", ".join(map(str, clients[:6])) + (f" and {len(clients) - 6} more" if len(clients) > 6 else "")
+def few(clients: Sequence[int], names: Sequence[str] | None) -> str:
+    shown = [names[client] if names else str(client) for client in clients[:6]]
+    return ", ".join(shown) + (f" and {len(clients) - 6} more" if len(clients) > 6 else "")
 
 
 class Live:
@@ -185,6 +189,7 @@ class Live:
 
     def __init__(self, console: Console, rounds: float, done: int = 0, every: int | None = None) -> None:
         self.cost = 1.0  # of the rounds that follow, where some runs are slower than others
+        self.names: Sequence[str] | None = None  # of the clients
         self._console = console
         self._every = every or max(1, int(rounds // 10))  # plain lines: about ten a run
         self._values: list[float] = []
@@ -217,9 +222,11 @@ class Live:
         if record.measure is not None and record.leading is not None:
             self._values.append(record.leading)
             self._latest, self._measure = record.measure.said(record.leading), record.measure
-        people = who_was_there(record)
+        people = who_was_there(record, self.names)
         latest = self._latest if self._values else "-"
-        news = f"[bold]{escape(latest)}[/] {spark(self._values, self._measure)}" + (f"  {people}" if people else "")
+        news = f"[bold]{escape(latest)}[/] {spark(self._values, self._measure)}" + (
+            f"  {escape(people)}" if people else ""
+        )
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
         if not self._console.is_terminal and (record.round + 1) % self._every == 0:
             line = f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else "")

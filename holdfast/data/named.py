@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.config import import_path
 from holdfast.core.errors import HoldfastError, nearest, plain
+from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
 from holdfast.data.sources import hub
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
 from holdfast.data.sources.idx import read_idx
+from holdfast.data.tables.schema import read_schema
+from holdfast.data.tables.source import table_task
 from holdfast.data.task import Kind, Metric, Task
 
 EMBEDDED = "fashion-mini"
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
+HEART = "heart"
+HEART_FILE = Path(__file__).parent / "embedded" / "heart.csv"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ BALANCED_FILES = _idx_files("emnist-balanced-train", "emnist-balanced-test")
 
 DATA_SETS = {
     EMBEDDED: DataSet("5,000 + 1,000 grey images of clothes, 10 classes; comes with Holdfast", class_names.FASHION),
+    HEART: DataSet(
+        "920 patients of four hospitals, 2 classes: healthy or ill; comes with Holdfast", ("healthy", "ill")
+    ),
     "fashion-mnist": DataSet(
         "60,000 + 10,000 grey images of clothes, 10 classes",
         class_names.FASHION,
@@ -83,18 +90,26 @@ def known_tasks() -> list[tuple[str, str]]:
 
 
 def load_task(name: str, data: Path | None = None) -> Task:
-    """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``."""
+    """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
+
+    A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it.
+    """
     if name == EMBEDDED:
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
+    if name == HEART:
+        return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
     if name in DATA_SETS:
         return _known(name, data)
+    if name.endswith(".toml"):
+        return table_task(read_schema(Path(name)), data)
     if name.endswith(".npz"):
         return task_from(Path(name).stem, read_npz(Path(name)))
     module, colon, attribute = name.partition(":")
     if colon and module and attribute:
         return _own(name)
     raise HoldfastError(
-        f"task: {name!r} is not known (nor is it path/to/file.npz or package.module:name); {nearest(name, DATA_SETS)}"
+        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml or package.module:name); "
+        f"{nearest(name, DATA_SETS)}"
     )
 
 
@@ -178,7 +193,13 @@ def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
 def _own(name: str) -> Task:
     """A user's own task: an object, or a function without arguments that makes it."""
     made = import_path(name, "task")
-    return check_own(made if isinstance(made, Task) else made() if callable(made) else made, name)
+    try:
+        task = made if isinstance(made, Task) or not callable(made) else made()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise HoldfastError(f"task: {name} failed: {told(error)}.") from error
+    return check_own(task, name)
 
 
 def check_own(task: object, name: str) -> Task:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import HoldfastError
 from holdfast.data.kinds import Classes, Kind, Loss
 from holdfast.data.metrics import Metric, right_or_wrong
+from holdfast.data.tables.schema import Schema
 
 __all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "right_or_wrong"]
 
@@ -87,6 +88,7 @@ class Task:
     fact_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the numbers of a fact stand for
     site: str | None = None  # the fact that says where a sample comes from: the natural partition
     person: str | None = None  # the fact that says whose a sample is: nobody is in two parts of a split
+    schema: Schema | None = None  # of a table: what its columns are, which is public
 
     def __post_init__(self) -> None:
         if self.loss is None:

@@ -10,12 +10,14 @@ from typing import Any
 
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
+from holdfast.data.tables.schema import Schema
 from holdfast.encoders.autoencoder import Autoencoder, RandomConv
 from holdfast.encoders.contract import Encoder, EncoderChoice, measured_bound
 from holdfast.encoders.guidance import guidance_producer
 from holdfast.encoders.mobilenet import MobileNetV2
 from holdfast.encoders.scattering import Scattering
 from holdfast.encoders.shapes import draw_shapes
+from holdfast.encoders.table import Table
 
 __all__ = ["ENCODERS", "Encoder", "EncoderChoice", "draw_shapes", "guidance_producer", "make_encoder", "never_negative"]
 
@@ -24,6 +26,7 @@ ENCODERS: dict[str, type[Any]] = {
     "autoencoder": Autoencoder,
     "random": RandomConv,
     "mobilenetv2": MobileNetV2,
+    "table": Table,
 }
 
 MEASURED = 64  # drawn shapes, on which an encoder without a bound is given one
@@ -38,13 +41,15 @@ def never_negative(spec: object) -> bool:
     return getattr(ENCODERS.get(Choice.parse(spec, "encoder").name), "never_negative", False)
 
 
-def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder") -> Encoder:
+def make_encoder(spec: object, shape: tuple[int, ...], key: str = "encoder", schema: Schema | None = None) -> Encoder:
     """The encoder that a choice such as "scattering:64" or "my.module:MyEncoder" names, for images of this shape.
 
     >>> make_encoder("scattering:directions=16", (1, 28, 28)).feature_shape
     (16,)
     """
     chosen = choose(ENCODERS, Choice.parse(spec, key), key)
+    if isinstance(chosen, Table):
+        return chosen.fit_schema(schema, shape)
     if not hasattr(chosen, "fit_shape"):
         raise HoldfastError(f"{key}: {spec!r} has no fit_shape(shape), which gives the encoder for a shape of image.")
     encoder = chosen.fit_shape(shape)

@@ -120,10 +120,14 @@ def draw_presence(panel: Any, name: str, story: Story) -> None:
         panel.imshow(picture, aspect="auto", interpolation="nearest", extent=(0.5, last, len(clients) - 0.5, -0.5))
     about, experiment = f"round ({name}, seed {story.experiment.seed})", story.experiment
     if hostile := choose_hostile(experiment.clients, experiment.attackers, experiment.seed):
-        about += f"\nhostile: {', '.join(map(str, hostile[:20]))}" + (" ..." if len(hostile) > 20 else "")
+        named = ", ".join(map(experiment.name_of, hostile[:20]))
+        about += f"\nhostile: {named}" + (" ..." if len(hostile) > 20 else "")
     panel.set_xlabel(about, fontsize=8)
     panel.tick_params(labelleft=True)
-    panel.yaxis.get_major_locator().set_params(integer=True)
+    if experiment.names and len(clients) <= 40:
+        panel.set_yticks(list(clients), [name[:24] for name in experiment.names], fontsize=7)
+    else:
+        panel.yaxis.get_major_locator().set_params(integer=True)
 
 
 def legend_of(figure: Any, stories: Sequence[Story]) -> None:

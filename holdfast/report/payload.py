@@ -50,6 +50,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "scenario": situation(experiment),
         "seed": experiment.seed,
         "clients": experiment.clients,
+        "names": [experiment.name_of(client) for client in clients],
         "hostile": list(choose_hostile(experiment.clients, experiment.attackers, experiment.seed)),
         "planned": experiment.rounds,
         "finished": story.finished,

@@ -66,7 +66,7 @@ def studio_of(history: History) -> Studio:
     if plan.method.bench.producer is None or state is None:
         raise HoldfastError("pictures: this run has no guidance producer; run it with absence 'feddig', model 'full'.")
     return Studio(
-        make_encoder(history.experiment.encoder, plan.task.shape),
+        make_encoder(history.experiment.encoder, plan.task.shape, schema=plan.task.schema),
         producer_of(plan, state),
         plan.task.train.take(plan.parts[plan.stage.largest][0]),
         history.experiment.seed,

@@ -72,12 +72,12 @@ def ledger_words(story: Story, protect: DpSgd) -> list[str]:
         try:
             ledger = house.read_ledger()
         except HoldfastError as error:
-            return [f"What client {client} has spent cannot be told: {error}"]
+            return [f"What {story.experiment.name_of(client)} has spent cannot be told: {error}"]
         if len(ledger.entries) > len(most.entries):
             most, whose = ledger, client
     if not most.entries:
         return []
     return [
-        f"By its ledger client {whose} has released most: {len(most.entries)} times, for epsilon "
+        f"By its ledger {story.experiment.name_of(whose)} has released most: {len(most.entries)} times, for epsilon "
         f"{most.epsilon(protect.delta):.4g} at delta {protect.delta:g}, digests and updates together."
     ]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,23 +25,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES
-from holdfast.core.config import choose
+from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.files import Store, load_tensors, read_metadata, write_file
+from holdfast.core.modules import import_path, path_of, search
 from holdfast.core.tables import parse_table
 from holdfast.core.types import Tensors
 from holdfast.data.kinds import KINDS, Classes
-from holdfast.data.named import load_task
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
 from holdfast.data.task import Kind, Samples, Task
 from holdfast.learning.device import choose_device, outputs
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan
-from holdfast.runs.choose_model import choose_model
-from holdfast.runs.experiment import from_table
+from holdfast.runs.choose_model import choose_model, name_model
+from holdfast.runs.experiment import Experiment, from_table, own_modules
+from holdfast.runs.store import Run
 
-RECIPE = ("task", "model", "encoder", "absence")  # the keys of an experiment that decide how its model is built
 BATCH = 500
 
 
@@ -85,23 +86,38 @@ class Whole(nn.Module):
 
 
 def about_model(plan: Plan) -> dict[str, str]:
-    """What a model's file says of itself, so that it can be used without the run and without its data."""
-    table = plan.experiment.as_json()
+    """What a model's file says of itself, so that it can be used without the run, its task and its data."""
+    experiment, task = plan.experiment, plan.task
+    model = name_model(experiment, task, plan.method.absence)
+    if model.name == "auto" and task.model is not None:  # the task's own, if it can be imported
+        model = Choice(path_of(task.model) or "auto")
+    known = type(task.kind) is type(KINDS.get(task.kind.name))
     encoder = plan.method.bench.about.encoder
+    recipe = {"model": model.as_json(), **({"encoder": experiment.encoder.as_json()} if encoder else {})}
     return {
-        "task": plan.task.name,
-        "model": str(plan.experiment.model),
-        "kind": plan.task.kind.name,
-        "classes": "\n".join(plan.task.class_names),
-        "shape": json.dumps(list(plan.task.shape)),
-        "recipe": json.dumps({key: table[key] for key in RECIPE}),
+        "task": task.name,
+        "model": str(experiment.model),
+        "kind": task.kind.name if known else path_of(type(task.kind)) or task.kind.name,
+        "classes": "\n".join(task.class_names),
+        "shape": json.dumps(list(task.shape)),
+        "recipe": json.dumps(recipe),
         "encoder_fingerprint": encoder,
     }
 
 
-def load_model(source: Path | str, device: str = "auto") -> Trained:
-    """The model of a finished run, or of a model.safetensors alone, on a device of this machine."""
-    path, data = read_model(Path(source))
+def load_model(
+    source: Path | str,
+    device: str = "auto",
+    modules: Path | str | None = None,
+    network: Callable[[], nn.Module] | None = None,
+) -> Trained:
+    """The model of a finished run, or of a model.safetensors alone, on a device of this machine.
+
+    Where its network or kind is code of its makers, `modules` is the folder in which that lies; `network` makes the
+    network where it has no import path.
+    """
+    source = Path(source)
+    path, data = read_model(source)
     facts = read_metadata(data)
     lacking = [key for key in ("recipe", "shape", "classes") if key not in facts]
     if lacking:
@@ -114,27 +130,52 @@ def load_model(source: Path | str, device: str = "auto") -> Trained:
         raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
     if not isinstance(table["recipe"], dict):
         raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
-    network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
-    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind)
-
-
-def rebuild(
-    facts: dict[str, str],
-    recipe: dict[str, Any],
-    shape: tuple[int, ...],
-    names: tuple[str, ...],
-    state: Tensors,
-    path: Path,
-) -> Whole:
-    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
-    experiment = from_table(recipe, str(path))
+    if modules is None and source.is_dir() and (source / "experiment.json").is_file():
+        modules = Run.open(source).experiment.modules
+    table["recipe"].pop("task", None)  # of older files
+    experiment = from_table({**table["recipe"], "modules": modules and str(modules)}, str(path))
+    kind = facts.get("kind", Classes.name)
+    trust_code(experiment, kind, path, source.is_dir())
+    shape = tuple(sides)
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
-    if ":" in experiment.task:  # a user's own task may bring its own model and kind
-        task = load_task(experiment.task, None)
-    elif (kind := KINDS.get(facts.get("kind", Classes.name))) is not None:
-        task = Task(experiment.task, nothing, nothing, names, kind=kind)
-    else:
-        raise HoldfastError(f"{path} is of kind {brief(facts['kind'])}, which this version does not know.")
+    task = Task(facts.get("task", ""), nothing, nothing, names, network, kind=find_kind(kind, path))
+    whole = rebuild(facts, experiment, task, load_tensors(data, path), path)
+    return Trained(names, shape, whole.eval().to(choose_device(device)), whole.kind)
+
+
+def trust_code(experiment: Experiment, kind: str, path: Path, of_run: bool) -> None:
+    """Let the code that a model names be imported: that of a run, and of a file only what the user points at.
+
+    A file from a stranger must not run what happens to lie around.
+    """
+    own = [*own_modules(experiment), *([kind.partition(":")[0]] if ":" in kind else [])]
+    if not of_run and experiment.modules is None and (strange := [name for name in own if name not in sys.modules]):
+        raise HoldfastError(
+            f"{path} is built with {strange[0]!r}, code of its makers; if you trust that, name the folder where it "
+            f"lies (--modules DIR)."
+        )
+    if own and experiment.modules is not None:
+        search(experiment.modules)
+
+
+def find_kind(name: str, path: Path) -> Kind:
+    """The kind of target that a model's file names, or a user's own by import path."""
+    if name in KINDS:
+        return KINDS[name]
+    if ":" in name:
+        kind = import_path(name, "kind")
+        if isinstance(kind, type) and issubclass(kind, Kind):
+            return kind()
+    raise HoldfastError(f"{path} is of kind {brief(name)}, which this version does not know.")
+
+
+def rebuild(facts: dict[str, str], experiment: Experiment, task: Task, state: Tensors, path: Path) -> Whole:
+    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
+    if experiment.model.name == "auto" and task.model is None and "absence" not in facts["recipe"]:
+        raise HoldfastError(
+            f"{path} was trained with a network that has no import path; in Python, load_model(..., network=...) takes "
+            "the function that made it."
+        )
     absence = choose(ABSENCES, experiment.absence, "absence")
     build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
@@ -192,12 +233,12 @@ def export_safetensors(source: Path, out: Path) -> None:
     write_file(out, read_model(source)[1])
 
 
-def export_onnx(source: Path, out: Path) -> None:
+def export_onnx(source: Path, out: Path, modules: Path | None = None) -> None:
     """Write the model, encoder and softmax included, as ONNX: x (N, *shape) float32 -> probabilities, or values."""
     need("onnx", "onnxscript")
     import onnx
 
-    model = load_model(source, "cpu")
+    model = load_model(source, "cpu", modules)
     sample = torch.zeros(2, *model.shape)  # two, for one would be taken for a constant
     with quiet("torch.onnx._internal.exporter._registration"):
         batch = torch.export.Dim("batch", min=1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.failures import LOG
+from holdfast.core.names import Called, numbered
 from holdfast.core.types import by_scenario
 from holdfast.round import NO_FINITE_LOSS, Record
 
@@ -31,7 +32,7 @@ def guessing(labels: Tensor, classes: int) -> float | None:
     return bound if bound < 1 else None
 
 
-def find_failures(records: Sequence[Record], clients: int) -> list[str]:
+def find_failures(records: Sequence[Record], clients: int, called: Called = numbered) -> list[str]:
     """What went wrong so thoroughly that the run's result is none, each with a hint; clients that a scenario sends
     away are no failure."""
     silent = [record for record in records if nobody_trained(record, clients)]
@@ -43,12 +44,12 @@ def find_failures(records: Sequence[Record], clients: int) -> list[str]:
         shown = f"its full error is in {LOG} of the run's folder, and on the screen with --debug"
         hint = 'layout = "plain" may help' if "process died" in why else shown
         found.append(
-            f"nobody trained in round {rounds_text([one.round for one in failed])}: client {client} {why}; {hint}."
+            f"nobody trained in round {rounds_text([one.round for one in failed])}: {called(client)} {why}; {hint}."
         )
     if refused:
         client, why = next(iter(refused[0].refused.items()))
         found.append(
-            f"all updates were refused in round {rounds_of(refused)}: client {client}'s, because {why}; {SLOWER}."
+            f"all updates were refused in round {rounds_of(refused)}: {called(client)}'s, because {why}; {SLOWER}."
         )
     if lossless := [record for record in records if NO_FINITE_LOSS in record.notes]:
         found.append(f"no client's training loss was finite in round {rounds_of(lossless)}; {SLOWER}.")

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
+from holdfast.core.names import Called
 from holdfast.core.rows import norms_of
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update
@@ -105,13 +106,14 @@ class Jury(Trust):
         memory = blame(state.trust, reports.innocence, clients)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
+        called = hearing.context.called
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
             scores={client: float(memory["reputation"][client]) for client in clients},
             credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
             suspects=self.suspects(memory, clients),
             unheard=[client for client, heeded in zip(clients, standing(memory, clients), strict=True) if heeded < 0.5],
-            notes=[*reports.notes, *said_of(near, clients), *hardly_believed(reports.told, memory)],
+            notes=[*reports.notes, *said_of(near, clients, called), *hardly_believed(reports.told, memory, called)],
             bytes_up=reports.bytes_up,
             bytes_down=reports.bytes_down,
         )
@@ -212,14 +214,14 @@ def fair_samples(updates: Sequence[Update]) -> Values:
     return np.minimum(samples, MOST_SAMPLES * np.median(samples))
 
 
-def said_of(near: Flags, clients: Sequence[int]) -> list[str]:
+def said_of(near: Flags, clients: Sequence[int], called: Called) -> list[str]:
     """Who sends nearly the same updates."""
     groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in near if row.sum() > 1})
-    names = [", ".join(str(clients[place]) for place in group) for group in groups]
-    return [f"clients {name} sent nearly the same update and share one vote" for name in names]
+    names = [", ".join(called(clients[place]) for place in group) for group in groups]
+    return [f"{name} sent nearly the same update and share one vote" for name in names]
 
 
-def hardly_believed(told: Mapping[int, Mapping[int, float]], memory: Tensors) -> list[str]:
+def hardly_believed(told: Mapping[int, Mapping[int, float]], memory: Tensors, called: Called) -> list[str]:
     """Whose reports, or whose digest, the others contradict."""
     doubted = [witness for witness in sorted(told) if float(memory["credibility"][witness]) < HARDLY]
-    return [f"what client {witness} testifies is hardly believed: the others contradict it" for witness in doubted]
+    return [f"what {called(witness)} testifies is hardly believed: the others contradict it" for witness in doubted]

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 import tests.support as support
 from holdfast import Experiment, HoldfastError, Samples, Task, resume, run
+from holdfast.cli.running import who_was_there
 from holdfast.data.natural import Column, split_by
+from holdfast.report.payload import run_payload
+from holdfast.report.run_data import read_story
 from holdfast.runs.build import make_plan
 from holdfast.runs.store import Run
 
@@ -162,3 +165,11 @@ def test_a_given_split_is_respected():
 def test_a_split_that_is_none_is_one_sentence(how):
     with pytest.raises(HoldfastError, match="split: expected three shares"):
         make_plan(Experiment(split=how, samples=100))
+
+
+def test_people_read_names_wherever_clients_are_named(tmp_path, capsys):
+    experiment = Experiment(task=hospital_task(), rounds=2, model="mlp", scenario="sequential", trust="jury")
+    history = run(experiment, tmp_path / "r")
+    payload = run_payload(read_story(tmp_path / "r"), "r")
+    assert payload["names"] == list(SITES)
+    assert who_was_there(history.records[-1], history.experiment.names) == "away: North, South"

@@ -95,6 +95,7 @@ def test_every_known_task_has_a_line_and_all_its_class_names() -> None:
     classes = {name: len(data_set.class_names) for name, data_set in DATA_SETS.items()}
     assert classes == {
         "fashion-mini": 10,
+        "heart": 2,
         "fashion-mnist": 10,
         "mnist": 10,
         "emnist": 62,
@@ -194,7 +195,7 @@ def test_without_files_and_without_the_extra_the_sentence_says_what_to_do(
 
 def test_unknown_names_get_the_nearest_one() -> None:
     assert "did you mean 'fashion-mini'?" in refusal("fashion-mimi")
-    assert "known: fashion-mini, fashion-mnist" in refusal("zzzzzzzz")
+    assert "known: fashion-mini, heart, fashion-mnist" in refusal("zzzzzzzz")
     assert "is not known" in refusal(":x")
 
 

@@ -244,7 +244,7 @@ def test_curves_of_a_comparison(tmp_path: Path) -> None:
     save_curves(histories, tmp_path / "curves.svg")
     words = (tmp_path / "curves.svg").read_text()
     assert "signflip x1" in words
-    assert re.search("hostile: [01]<", words)
+    assert re.search("hostile: client [01]<", words)
 
 
 # Refusals, and the commands

@@ -23,7 +23,8 @@ from holdfast.report.payload import run_payload
 from holdfast.report.run_data import read_story
 from holdfast.report.words import absence_in_words, headline
 from holdfast.runs.build import make_plan
-from holdfast.runs.store import Run, record_from_json, record_to_json
+from holdfast.runs.experiment import Experiment
+from holdfast.runs.store import History, Run, record_from_json, record_to_json
 from holdfast.selection import Uniform, select
 
 
@@ -169,7 +170,7 @@ def test_reports_say_not_asked_and_never_away(tmp_path: Path) -> None:
     assert "away" not in " ".join(headline([story]))
     assert dict(scalars(records[0], []))["clients/asked"] == 1.0
     assert [who_was_there(record) for record in records] == ["asked: 0", "asked: 1; away: 1", "asked: 0"]
-    assert happenings(records) == []
+    assert happenings(History(Experiment(clients=2), records)) == []
 
 
 def test_a_record_round_trips_and_one_of_old_means_everyone() -> None:

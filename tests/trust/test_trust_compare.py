@@ -39,13 +39,20 @@ RECORDS = [
 
 def test_who_is_suspected_at_the_end_and_since_when() -> None:
     assert suspected(RECORDS) == {1: [0, 1, 2, 3]}  # client 2 was heard again without suspicion
-    assert suspicions(RECORDS) == ["client 1: suspected since round 1: harms most", "client 2: refused 2 times"]
-    assert suspicions(RECORDS[:1]) == ["client 1: suspected since round 1: odd", "client 2: refused 1 time"]
+    assert suspicions(History(Experiment(), RECORDS)) == [
+        "client 1: suspected since round 1: harms most",
+        "client 2: refused 2 times",
+    ]
+    named = History(Experiment(names=("N", "S", "W", "E")), RECORDS[:1])
+    assert suspicions(named) == [
+        "S: suspected since round 1: odd",
+        "W: refused 1 time",
+    ]
 
 
 def test_a_suspect_that_tested_is_said_to_be_believed_or_not() -> None:
     last = replace(RECORDS[3], credibility={0: 1.0, 1: 0.04})
-    assert suspicions([*RECORDS[:3], last])[0] == (
+    assert suspicions(History(Experiment(), [*RECORDS[:3], last]))[0] == (
         "client 1: suspected since round 1: harms most, believed to 4% as a tester"
     )
 

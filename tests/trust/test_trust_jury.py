@@ -56,7 +56,7 @@ def test_near_duplicates_share_a_vote_and_are_named() -> None:
     rows = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     near = near_duplicates(rows, 0.1)
     assert near.sum(1).tolist() == [2, 2, 1, 1, 1]
-    assert said_of(near, [3, 5, 7, 8, 9]) == ["clients 3, 5 sent nearly the same update and share one vote"]
+    assert said_of(near, [3, 5, 7, 8, 9], str) == ["3, 5 sent nearly the same update and share one vote"]
 
 
 def test_the_consensus_bounds_what_a_liar_can_do() -> None:

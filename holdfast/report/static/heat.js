@@ -77,7 +77,7 @@ function hatch(pen, x, y, width, height, colour) {
 
 function clientNames(run) {
   return Array.from({ length: run.clients }, (_, client) => ({
-    name: `${run.hostile.includes(client) ? "☠ " : ""}${narrow() ? "" : "client "}${client}`, bad: run.hostile.includes(client),
+    name: `${run.hostile.includes(client) ? "☠ " : ""}${narrow() ? run.names[client].replace(/^client /, "") : run.names[client]}`, bad: run.hostile.includes(client),
   }));
 }
 
@@ -103,8 +103,8 @@ function presencePlot(run) {
   const rows = clientNames(run).map((row, client) => ({ ...row, end: endOfPresence(run, client) }));
   const node = cells("presence", label, run, rows, paint, (row, column) => {
     const all = run.presence.map(line => line[column]);
-    if (row !== null) return `Round ${run.rounds[column]}, client ${row}: ${PRESENCE[all[row]][0]}${run.hostile.includes(row) ? " (hostile)" : ""}`;
-    return `Round ${run.rounds[column]}: ` + Object.keys(PRESENCE).filter(code => all.includes(code)).map(code => `${PRESENCE[code][0]} ${all.flatMap((c, i) => (c === code ? [i] : [])).join(" ")}`).join("; ");
+    if (row !== null) return `Round ${run.rounds[column]}, ${run.names[row]}: ${PRESENCE[all[row]][0]}${run.hostile.includes(row) ? " (hostile)" : ""}`;
+    return `Round ${run.rounds[column]}: ` + Object.keys(PRESENCE).filter(code => all.includes(code)).map(code => `${PRESENCE[code][0]} ${all.flatMap((c, i) => (c === code ? [run.names[i].replace(/^client /, "")] : [])).join(", ")}`).join("; ");
   });
   const legend = make("ul", { class: "legend", "aria-hidden": "true" }, ...seen.map(code => make("li", {}, presenceSwatch(code), PRESENCE[code][0])));
   if (run.hostile.length) legend.append(make("li", {}, "☠ hostile, which the moderator does not know"));

@@ -65,9 +65,9 @@ function forgettingSection(run) {
   const classNames = run.classes.map(name => ({ name }));
   for (const [id, title, grid, names] of [["clients-heat", `${capital(metric().name)} at each client, on its own samples`, clients, clientNames(run)], ["classes-heat", `${capital(metric().name)} on each class of the test set`, classes, classNames]]) {
     if (!grid) continue;
-    const ends = names.map((row, i) => ({ ...row, ...lastAndLost(rowOf(grid, i, run.rounds.length)) })).filter(row => row.last !== undefined);
+    const ends = names.map((row, i) => ({ ...row, full: id === "clients-heat" ? run.names[i] : row.name, ...lastAndLost(rowOf(grid, i, run.rounds.length)) })).filter(row => row.last !== undefined);
     const worst = ends.reduce((a, b) => (a === null || b.lost > a.lost ? b : a), null);
-    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : `client ${worst.name.replace(/\D+/g, "")}`} (${measured(worst.best)} at best, ${measured(worst.last)} now)`);
+    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : worst.full} (${measured(worst.best)} at best, ${measured(worst.last)} now)`);
     content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${measured(row.last)}`).join(", ")}`, run, grid, names, measured, true));
   }
   const say = (told.length ? `Most forgotten: ${told.join(" and ")}. ` : `Nobody lost more than 10 ${isShare() ? "points" : "%"}. `) + `At the right: the last value, and ${metric().smaller ? "▲" : "▼"} ${isShare() ? "the points lost since the best" : "how much worse it is than the best"}.`;
@@ -93,7 +93,7 @@ function happeningsTable(caption, rows, run, most = 12) {
     return make("div", {}, happeningsTable(caption, rows.slice(0, most), run), rest);
   }
   return table(caption, ["client", "what", "why", "rounds", "times"], rows.map(row => [
-    row.client === null ? "–" : `${row.client}${run.hostile.includes(row.client) ? " ☠" : ""}`, make("td", { class: `kind ${row.kind}` }, row.kind), row.why, row.rounds, row.count ? String(row.count) : "",
+    row.client === null ? "–" : `${run.names[row.client].replace(/^client /, "")}${run.hostile.includes(row.client) ? " ☠" : ""}`, make("td", { class: `kind ${row.kind}` }, row.kind), row.why, row.rounds, row.count ? String(row.count) : "",
   ]), ["", "", "wide", "rounds", "n"]);
 }
 
@@ -152,7 +152,7 @@ function digestSection(run) {
   const content = [make("h3", {}, "What left the house"), make("ul", { class: "box" }, ...run.privacy.map(line => make("li", {}, line)))];
   if (run.digests.length) {
     const stood = client => (run.presence[client] || "").split("").filter(code => "dq".includes(code)).length;
-    const rows = run.digests.map(d => [String(d.client), bytes(d.bytes), String(d.digests ?? "–"), String(d.samples ?? "–"), String(d.spd ?? "–"), d.mode || "–", String(d.round), String(stood(d.client))]);
+    const rows = run.digests.map(d => [run.names[d.client].replace(/^client /, ""), bytes(d.bytes), String(d.digests ?? "–"), String(d.samples ?? "–"), String(d.spd ?? "–"), d.mode || "–", String(d.round), String(stood(d.client))]);
     content.unshift(table(`What lies with the moderator: digests of ${run.digests.length} clients, ${bytes(sum(run.digests.map(d => d.bytes)))}`,
       ["client", "bytes", "digests", "of samples", "mixed in each", "protection", "since round", "rounds stood in"], rows, ["", "n", "n", "n", "n", "", "n", "n"]));
   }
@@ -185,5 +185,5 @@ function tableSection(run) {
 function awayIn(run, round) {
   const column = run.rounds.indexOf(round);
   if (column < 0) return "";
-  return run.presence.flatMap((row, client) => ("adrq".includes(row[column]) ? [client] : [])).join(", ");
+  return run.presence.flatMap((row, client) => ("adrq".includes(row[column]) ? [run.names[client].replace(/^client /, "")] : [])).join(", ");
 }

@@ -44,6 +44,7 @@ from holdfast.runs.choose_learning import (
     named,
     rehearse_steps,
 )
+from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.experiment import Experiment
@@ -155,7 +156,7 @@ def make_plan(experiment: Experiment) -> Plan:
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
     refuse_other(AbsencePolicy, absence, experiment.absence, "absence")
-    task = task_of(experiment)
+    task = with_chosen(experiment, task_of(experiment))
     experiment = complete(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))

@@ -26,6 +26,7 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
@@ -47,6 +48,8 @@ class Experiment:
     lr: float = 0.02
     momentum: float = 0.9
     weight_decay: float = 0.0
+    loss: Choice = Choice("auto")  # auto: the task's own, or the usual one of its kind
+    metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # of lr, over the rounds
     optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
@@ -147,14 +150,17 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules", "download")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision", "split")
+LATER = (
+    *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
+    *("split", "loss", "metrics"),
+)
 NATURAL = ("heart",)  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
 )
 AT_LEAST = {
     "clients": 0,

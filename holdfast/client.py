@@ -16,7 +16,8 @@ from holdfast.context import Owner
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.failures import Refusal, tell_home
 from holdfast.core.randomness import rng, seed_of
-from holdfast.core.types import Message, Reply, Tensors, pack, unpack
+from holdfast.core.types import Message, Reply, Scalars, Tensors, pack, unpack
+from holdfast.data.bootstrap import interval_of
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.learning.loop import outputs_of
 from holdfast.learning.objective import TaskLoss
@@ -48,6 +49,7 @@ class Client(Owner):
     guard: Guard | None = None  # protects its updates
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    interval_from: int = 1 << 62  # the round from which it tells how sure its leading metric is
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
 
 
@@ -174,7 +176,11 @@ def evaluate_job(client: Client, message: Message) -> Reply:
     samples = held_out(client.validation, client.train)
     output = outputs_of(client.model, samples)
     sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
-    return Reply(client.id, {}, {"metrics": sums, "samples": len(samples)})
+    told: Scalars = {"metrics": sums, "samples": len(samples)}
+    if message.round >= client.interval_from:
+        chance = rng(client.seed, message.round, client.id, "bootstrap")
+        told["interval"] = interval_of(client.metrics[0], output, samples.labels, chance)
+    return Reply(client.id, {}, told)
 
 
 def test_job(client: Client, message: Message) -> Reply:

@@ -21,6 +21,8 @@ from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.round import Record, play_round
 from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.curves import draw_curves
+from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
@@ -38,6 +40,11 @@ Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, 
 def this_machine(plan: Plan, folder: Path | None) -> Federation:
     """The experiment's clients on this machine: in worker processes, or in this one."""
     workers = plan.experiment.workers
+    if plan.task.bare:
+        raise HoldfastError(
+            f"task: {plan.task.name} has no records on this machine; say in `data` where they are, or play it over "
+            "Flower, where each site has its own."
+        )
     if plan.experiment.given is not None:  # an object of this process, which no other one has
         if workers:
             raise HoldfastError("workers: a task given as an object is computed in this process; leave out workers.")
@@ -46,6 +53,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
+    plan.encode_ahead(workers)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 
@@ -86,13 +94,14 @@ def resume(
             held.experiment = same_task(held.experiment, task, folder)
         state = held.last_state()
         held.drop_damaged_model()
-        if held.finished and state is not None and state.round >= held.experiment.rounds:
-            return History(held.experiment, held.records(), held.folder, state)
+        records = held.records()
+        if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
+            return History(held.experiment, records, held.folder, state)
         plan = make_plan(held.experiment)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
-        return _play(plan, state or start, held.records(), held, watch, engine)
+        return _play(plan, state or start, records, held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 
@@ -114,7 +123,7 @@ def _play(
     if any(PLAIN_LAYOUT in record.notes for record in records):
         plan = in_plain_layout(plan)
     with one_thread(), ExitStack() as stack:
-        if state.round < experiment.rounds:
+        if state.round < experiment.rounds and not has_stopped(records):
             try:
                 federation = stack.enter_context(federation_of(plan, home, engine))
             except Crashed:
@@ -124,7 +133,8 @@ def _play(
                 federation = stack.enter_context(federation_of(plan, home, engine))
             state = _play_rounds(plan, state, federation, records, folder, watch, found)
     if folder is not None:
-        folder.finish(plan.method.absence.model_of(state), state.buffers, about_model(plan))
+        model = plan.method.absence.model_of(state)
+        folder.finish(model, state.buffers, about_model(plan), draw_curves(plan, state))
     return History(experiment, records, home, state)
 
 
@@ -147,14 +157,15 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
-    while state.round < experiment.rounds:
+    while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
             record = evaluator.evaluate(state, record)
-        record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
+        why = None if plan.stop is None or record.measure is None else plan.stop.reason([*records, record])
+        record, found = dataclasses.replace(record, notes=[*found, *record.notes, *([why] if why else [])]), []
         records.append(record)
         if folder is not None:
-            folder.save(state, record)
+            folder.save(state, record, last=why is not None)
         if watch is not None:
             watch(record)
     return state

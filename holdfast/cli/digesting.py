@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +43,7 @@ def make_command(
             metavar="FILE.npz", help="The client's own samples: x and y \\[default: the task's training set]."
         ),
     ] = None,
-    encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "scattering",
+    encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "auto",
     mode: Annotated[
         str, typer.Option(help="'paper', or with a promise: 'moments', 'dp-full', 'dp-label-public'.")
     ] = "paper",
@@ -138,7 +138,7 @@ class Recipe:
     task: str
     data: Path | None = None
     samples_of: Path | None = None
-    encoder: str = "scattering"
+    encoder: str = "auto"
     spd: int = 4
     strategy: str = "within"
     weights: str = "balanced"
@@ -157,9 +157,10 @@ def make(
     from datetime import date
 
     from holdfast.absence.feddig import COMPACT
+    from holdfast.core.config import Choice
     from holdfast.core.files import make_folder, write_file
     from holdfast.digests.origin import Origin, addressed, check_site, expiry, load_key
-    from holdfast.encoders import make_encoder
+    from holdfast.encoders import make_encoder, resolved
     from holdfast.privacy.gate import check_delta
 
     if out.exists():
@@ -173,6 +174,8 @@ def make(
         load_key(sender.key)
     task, names, samples = samples_for(recipe)
     shape = tuple(samples.inputs[0].shape[1:])
+    if recipe.encoder == "auto":  # which may mean another one where the digest is read
+        recipe = replace(recipe, encoder=str(resolved(Choice("auto"), samples.inputs[0])))
     encoder = make_encoder(recipe.encoder, shape)
     prepare = mix if recipe.mode == "paper" else release
     content, claim = prepare(recipe, task, len(names), samples, encoder)

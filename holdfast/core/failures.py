@@ -39,6 +39,8 @@ SENTENCES = {
     "mixing": "its policy asks for more records in each mixture; nothing was released",
     "ledger": "its privacy ledger cannot be read or written; nothing was released",
     "digest-kept": "it keeps its digest: its policy does not let one leave",
+    "schema": "its schema of the table says something else than the experiment's; agree on one version",
+    "table-changed": "its table is another one than when it first took part",
     "memory-lost": "its memory of earlier rounds is gone or damaged, so it starts with an empty one",
 }
 UNKNOWN = "it says something that this version of Holdfast does not know"

@@ -9,6 +9,7 @@ from holdfast.core.errors import brief, plain
 from holdfast.core.types import Absent, Federation, Message, Reply
 from holdfast.data.task import Metric
 
+MOST = 2**48  # samples
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
 
 
@@ -66,7 +67,19 @@ def find_fault(reply: Reply, message: Message) -> str | None:
         return f"its loss is {brief(reply.scalars['loss'])}, not a number"
     if message.job == "evaluate" and not isinstance(reply.scalars.get("metrics"), dict):
         return f"its metrics are {brief(reply.scalars.get('metrics'))}, not sums by name"
+    if message.job == "evaluate":
+        samples, interval = reply.scalars.get("samples"), reply.scalars.get("interval")
+        if type(samples) is not int or not 1 <= samples <= MOST:
+            return f"its samples are {brief(samples)}, not a positive whole number"
+        if interval is not None and not is_interval(interval):
+            return f"its interval is {brief(interval)}, not two finite numbers, the lower one first"
     return None
+
+
+def is_interval(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 2 or not all(is_number(one) for one in value):
+        return False
+    return bool(math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] <= value[1])
 
 
 def find_odd_sums(told: dict[str, object], metrics: Sequence[Metric]) -> str | None:

@@ -28,7 +28,7 @@ from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import guidance_producer, never_negative
+from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
@@ -47,6 +47,7 @@ from holdfast.runs.choose_learning import (
 from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
+from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -74,6 +75,8 @@ class Plan:
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
     device: torch.device
     guard: Guard | None = None  # protects updates
+    stop: Stop | None = None  # when it may end early
+    encoder: Encoder | None = None  # of a model that reads features
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -101,8 +104,21 @@ class Plan:
             guard=self.guard,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
+            interval_from=self.interval_from,
             home=self.home(),
         )
+
+    def encode_ahead(self, threads: int) -> None:
+        """Let a costly encoder see what the clients will read, before worker processes do so one by one."""
+        if self.encoder is None or not self.encoder.costly:
+            return
+        rows = torch.cat([rows for train, validation, _ in self.parts for rows in (train, validation)])
+        self.encoder.encode_ahead(self.task.train.inputs[0], rows, threads)
+
+    @property
+    def interval_from(self) -> int:
+        """The first round whose test may be the last one: from it on intervals are told."""
+        return 0 if self.stop is not None else self.experiment.rounds - 1
 
     def home(self) -> Tensors:
         """What stays at each client, as it is before its first training."""
@@ -191,9 +207,8 @@ def make_plan(experiment: Experiment) -> Plan:
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
-    plan = Plan(
-        experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device, guard
-    )
+    chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
+    plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder)
     try_out(plan)
     return plan
 

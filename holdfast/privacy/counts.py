@@ -28,7 +28,7 @@ def noised_counts(
     check_delta(delta)
     on_grid = np.rint(np.asarray(sums, dtype=np.float64) * FINE)
     exact = bool((on_grid == np.asarray(sums, dtype=np.float64) * FINE).all())
-    steps = math.ceil(sensitivity * FINE * (1 + 1e-12) + (0.0 if exact else math.sqrt(len(sums))))
+    steps = math.ceil(round(sensitivity * FINE, 9) + (0.0 if exact else math.sqrt(len(sums))))
     scale, said = calibrate_gaussian(steps, len(sums), epsilon, delta)
     noised = on_grid.astype(np.int64) + gaussian(len(sums), scale, source)
     claim = Claim(

@@ -12,7 +12,7 @@ from holdfast.privacy.accounting import compose
 from holdfast.privacy.calibration import gaussian_epsilon
 from holdfast.privacy.channels import CARRIER, CHANNELS, Rule, read_rules, usual_rule
 from holdfast.privacy.counts import FINE, noised_counts
-from holdfast.privacy.noise import seeded
+from holdfast.privacy.noise import seeded, system
 
 
 def test_noise_has_the_scale_of_the_claim_and_the_claim_holds():
@@ -24,7 +24,7 @@ def test_noise_has_the_scale_of_the_claim_and_the_claim_holds():
     assert np.abs(draws.std(0) / sigma - 1).max() < 0.15
     assert claim.epsilon_total <= 0.5
     # The same noise by hand: the continuous Gaussian with sensitivity 1 and this sigma costs hardly less.
-    assert gaussian_epsilon(1.0 / sigma, 1e-5) == pytest.approx(claim.epsilon_total, rel=0.01)
+    assert gaussian_epsilon(1.0 / sigma, 1e-5) == pytest.approx(claim.epsilon_total, rel=0.02)
 
 
 def test_sums_that_are_no_counts_pay_for_their_rounding():
@@ -35,7 +35,7 @@ def test_sums_that_are_no_counts_pay_for_their_rounding():
 
 
 def test_answers_add_up_in_the_ledger():
-    claims = [noised_counts([3.0], 1.0, 0.1, 1e-5, seeded(0))[1]] * 10
+    claims = [noised_counts([3.0], 1.0, 0.1, 1e-5, system())[1]] * 10
     total = compose(claims, 1e-5)
     assert 0.1 < total < 1.0  # ten answers cost less than ten times one, and more than one
 

@@ -24,7 +24,7 @@ from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import House, beside, house_of
-from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, load
@@ -78,6 +78,7 @@ class Subject:
     encoder: str = ""  # fingerprint
     updates: Updates | None = None  # None: they leave as they are
     releases: int = 1  # digests planned for each client
+    policies: tuple[Policy | None, ...] = (None,)  # of its clients; none: everything may leave
 
     @property
     def unread(self) -> list[Account]:
@@ -97,15 +98,15 @@ def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subje
         run = Run.open(path)
         plan = make_plan(run.experiment)
         subject = _of_experiment(str(path), "run", run.experiment, plan, client)
-        accounts = tuple(
-            _account(client, path / "clients" / f"{client:04d}", subject) for client in range(run.experiment.clients)
-        )
-        return replace(subject, accounts=accounts)
+        houses = [_house(path / "clients" / f"{id:04d}", subject) for id in range(run.experiment.clients)]
+        accounts = tuple(_read(id, house, subject.claim.delta) for id, house in enumerate(houses))
+        return replace(subject, accounts=accounts, policies=tuple(map(_policy, houses)))
     if not path.is_file():
         raise HoldfastError(f"{path} does not exist; name a digest's file, a run's folder or an experiment.")
     if path.suffix in (".toml", ".json"):
         experiment = load(path)
-        return _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
+        subject = _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
+        return replace(subject, policies=(_policy(_house(None, subject)),))
     subject = subject_of_file(path)
     house = beside(policy or house_of(path.parent).policy)
     return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
@@ -132,10 +133,19 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
     return Subject(name, kind, None, updates.claim, (), about.classes, plan, updates=updates)
 
 
-def _account(client: int, folder: Path, subject: Subject) -> Account:
+def _house(folder: Path | None, subject: Subject) -> House:
+    """The house of a client; it keeps to its own policy, or to the experiment's."""
     assert subject.plan is not None
     options = subject.plan.guard.options if subject.plan.guard else subject.options
-    return _read(client, house_of(folder, options.policy if options else None), subject.claim.delta)
+    return house_of(folder, options.policy if options else None)
+
+
+def _policy(house: House) -> Policy | None:
+    """What a client's policy allows; none where there is none, or none that can be read."""
+    try:
+        return None if house.policy is None else house.read_policy(0.0)
+    except HoldfastError:
+        return None
 
 
 def _read(client: int | None, house: House, delta: float) -> Account:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from holdfast.digests.moment_wire import is_moments, open_moments, read_manifest
 from holdfast.digests.release import claim_of, paper_claim
 from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
-from holdfast.privacy.claim import Claim
+from holdfast.privacy.claim import Claim, unprotected
 from holdfast.privacy.gate import House, beside, house_of
 from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
@@ -92,8 +93,11 @@ class Subject:
         return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
 
 
-def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subject:
+def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes: Iterable[str] = ()) -> Subject:
     """What a path names; updates are told of as this client would send them, a file with its house's policy."""
+    changes = list(changes)
+    if changes and path.suffix not in (".toml", ".json"):
+        raise HoldfastError(f"--set changes keys of an experiment, and {path} is none.")
     if path.is_dir():
         run = Run.open(path)
         plan = make_plan(run.experiment)
@@ -104,7 +108,7 @@ def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subje
     if not path.is_file():
         raise HoldfastError(f"{path} does not exist; name a digest's file, a run's folder or an experiment.")
     if path.suffix in (".toml", ".json"):
-        experiment = load(path)
+        experiment = load(path, changes)
         subject = _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
         return replace(subject, policies=(_policy(_house(None, subject)),))
     subject = subject_of_file(path)
@@ -125,12 +129,8 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
         releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
         shape = about.feature_shape
         return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
-    if updates is None:
-        raise HoldfastError(
-            f"{name}: no digests leave the clients (absence = {experiment.absence.name!r}), only updates of the model, "
-            "which promise nothing; protect = 'dp-sgd' would."
-        )
-    return Subject(name, kind, None, updates.claim, (), about.classes, plan, updates=updates)
+    claim = unprotected() if updates is None else updates.claim
+    return Subject(name, kind, None, claim, (), about.classes, plan, updates=updates)
 
 
 def _house(folder: Path | None, subject: Subject) -> House:

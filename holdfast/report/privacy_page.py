@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.audit.channels import Channel
 from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.audit.target import Account, Updates
+from holdfast.privacy.accounting import group_epsilon
 
 Row = Sequence[str]
 STYLE = """
@@ -52,8 +53,10 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         parts.append(("Ledgers", account_rows(findings), "Spent on digests and protected updates together."))
     if subject.kind == "digest":
         parts.append(("Not covered, in a federation", [(sentence,) for sentence in findings.not_covered], ""))
-    parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
-    parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
+    if findings.members:
+        parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
+    if findings.audits:
+        parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
     elif subject.kind == "digest":
@@ -77,6 +80,7 @@ def digest_rows(findings: Findings) -> list[Row]:
         ("epsilon of the features", number(claim.epsilon_features)),
         ("epsilon of the labels", number(claim.epsilon_labels)),
         ("epsilon of one release", number(claim.epsilon_total)),
+        ("the same for a person with 5 records", number(group_epsilon(claim, 5))),
         ("delta", f"{claim.delta:g}"),
         ("clip", number(claim.clip)),
         ("noise", f"{claim.noise}, scale {claim.scale:.4g} for a sensitivity of {claim.sensitivity:.4g}"),

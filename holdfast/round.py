@@ -69,7 +69,7 @@ class Record:
     class_metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of each class, if any
     client_metrics: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # at each client
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
-    chance: float | None = None  # an accuracy that guessing may reach; none: unknown
+    chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
 

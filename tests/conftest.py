@@ -32,7 +32,7 @@ SLOW = {  # files of tests that start processes or train for long
     "test_export.py", "test_report.py", "test_watch.py", "test_noise.py", "test_layout.py", "test_failures.py",
     "test_trust_patches.py", "test_trust_jury.py", "test_attacks_kinds.py", "test_encoders.py", "test_engine.py",
     "test_runs_damaged.py", "test_runs_full_disk.py", "test_feddig_pictures.py", "test_baselines.py",
-    "test_fedtest_costs.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
+    "test_fedtest_costs.py", "test_own_modules.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
 }  # fmt: skip
 
 

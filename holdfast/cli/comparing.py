@@ -100,7 +100,8 @@ def combinations(
                 "attack": attack,
                 "attackers": 0 if attack == "none" else attackers,
                 "seed": seed,
-            }
+            },
+            folder=file.parent if file else Path.cwd(),
         )
         for scenario, attack, method, seed in product(scenarios, attacks, chosen, seeds)
     ]

@@ -15,36 +15,38 @@ from rich.table import Table
 from holdfast.cli.running import print_json
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
-from holdfast.data.metrics import values_of
 from holdfast.runs.export import Trained, load_model, read_samples
 
 
-def predict_file(source: Path, data: Path, out: Path | None, as_json: bool, most: int) -> None:
+def predict_file(
+    source: Path, data: Path, out: Path | None, as_json: bool, most: int, modules: Path | None = None
+) -> None:
     """Predict, show, and save if asked."""
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     if out is not None and out.suffix != ".npz":
         raise HoldfastError(f"{out} must end in .npz: predictions are saved as arrays.")
-    model = load_model(source)
-    x, labels = read_samples(data, model.kind)
+    model = load_model(source, modules=modules)
+    x, labels = read_samples(data, model.kind, len(model.class_names))
     if labels is not None and model.kind.has_classes and labels.max() >= len(model.class_names):
         raise HoldfastError(
             f"{data}: label {labels.max()} is out of range; {len(model.class_names)} classes are known."
         )
-    answers = model.predict(x, str(data))
+    outputs = model.outputs(x, str(data))
+    answers = model.kind.readout(torch.from_numpy(outputs)).numpy()
     if out is not None:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **arrays_of(model, answers))  # type: ignore[arg-type]  # names of arrays
         write_file(out, buffer.getvalue())
     rows, metrics = rows_of(model, answers), {}
     if labels is not None:
-        metrics = values_of(model.kind.metrics, torch.from_numpy(answers), torch.from_numpy(labels))
+        metrics = model.measure(outputs, labels)
     if as_json:
         told = {"accuracy": metrics.get("accuracy")} if model.kind.has_classes else {}
         print_json({**told, "metrics": metrics, "predictions": rows})
         return
     view = Table("sample", *rows[0], *([] if labels is None else ["label"]))
     for i, row in enumerate(rows[:most]):
-        view.add_row(str(i), *texts_of(row), *([] if labels is None else [label_text(model, labels[i])]))
+        view.add_row(str(i), *texts_of(model, row), *([] if labels is None else [label_text(model, labels[i])]))
     if most:
         console.print(view)
     more = f"{len(rows)} samples" + (f", {most} of them shown" if 0 < most < len(rows) else "")
@@ -56,7 +58,7 @@ def predict_file(source: Path, data: Path, out: Path | None, as_json: bool, most
 def arrays_of(model: Trained, answers: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
     """What is saved."""
     if not model.kind.has_classes:
-        return {model.kind.answer: answers}
+        return {model.kind.answer: answers, "columns": np.array(model.kind.columns(model.class_names))}
     names = np.array(model.class_names)
     return {"classes": answers.argmax(1), model.kind.answer: answers, "class_names": names}
 
@@ -64,21 +66,28 @@ def arrays_of(model: Trained, answers: NDArray[np.float32]) -> dict[str, NDArray
 def rows_of(model: Trained, answers: NDArray[np.float32]) -> list[dict[str, Any]]:
     """One row for each sample, as --json prints it."""
     if not model.kind.has_classes:
-        return [{"value": float(row[0])} for row in answers]
+        columns = model.kind.columns(model.class_names)
+        return [dict(zip(columns, map(float, row), strict=True)) for row in answers]
     most = zip(answers.argmax(1), answers.max(1), strict=True)
     return [{"class": model.class_names[c], "probability": round(float(p), 6)} for c, p in most]
 
 
-def texts_of(row: dict[str, Any]) -> list[str]:
-    return [f"{row['value']:.6g}"] if "value" in row else [row["class"], f"{row['probability']:.1%}"]
+def texts_of(model: Trained, row: dict[str, Any]) -> list[str]:
+    if model.kind.has_classes:
+        return [row["class"], f"{row['probability']:.1%}"]
+    return [f"{value:.6g}" for value in row.values()]
 
 
 def label_text(model: Trained, label: NDArray[Any]) -> str:
-    return model.class_names[int(label)] if model.kind.has_classes else f"{label.item():.6g}"
+    if model.kind.has_classes:
+        return model.class_names[int(label)]
+    return ", ".join(f"{value:.6g}" for value in label.ravel())
 
 
 def verdict(model: Trained, metrics: dict[str, float]) -> str:
-    """The leading metric of these samples."""
-    leading = model.kind.metrics[0].measure
-    value = metrics.get(leading.name)
-    return f"{leading.name} [bold]{'unknown' if value is None else leading.text(value)}[/]"
+    """The metrics of these samples, the leading one first."""
+    texts = []
+    for measure in (metric.measure for metric in model.metrics):
+        value = metrics.get(measure.name)
+        texts.append(f"{measure.name} [bold]{'unknown' if value is None else measure.text(value)}[/]")
+    return ", ".join(texts)

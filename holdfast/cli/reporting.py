@@ -12,6 +12,10 @@ Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders of runs as `holdfast compare` leaves them.")
 ]
 
+Modules = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where the model's own code lies, if it has some and you trust it.")
+]
+
 
 def report(
     runs: Runs,
@@ -40,8 +44,10 @@ def watch(
     """Watch a run in the browser while it goes on; ends when the run does."""
     from holdfast.core.errors import HoldfastError
     from holdfast.report.watch import Folder, serve, wait_until_finished
+    from holdfast.runs.store import refuse_file
 
     console = Console(highlight=False, soft_wrap=True)
+    refuse_file(run)
     folder = Folder(run)
     if not folder.runs():
         raise HoldfastError(f"{run} holds no run yet; start one with `holdfast run FILE.toml --out {run}`.")
@@ -59,6 +65,7 @@ def export(
     onnx: Annotated[Path | None, typer.Option(help="The same with encoder and softmax, as ONNX.")] = None,
     tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Event files for TensorBoard.")] = None,
     mlflow: Annotated[str | None, typer.Option(metavar="URI", help="An MLflow store, as sqlite:///mlflow.db.")] = None,
+    modules: Modules = None,
 ) -> None:
     """Take a run's final model, or its numbers, to other tools."""
     from holdfast.core.errors import HoldfastError
@@ -74,7 +81,7 @@ def export(
         export_safetensors(run, safetensors)
         console.print(f"Written: [bold]{safetensors}[/]")
     if onnx:
-        export_onnx(run, onnx)
+        export_onnx(run, onnx, modules)
         console.print(f"Written: [bold]{onnx}[/]")
     if tensorboard:
         write_tensorboard(story, tensorboard)
@@ -89,8 +96,9 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Save class and probabilities as npz.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
     most: Annotated[int, typer.Option(help="How many samples to list.", min=0)] = 20,
+    modules: Modules = None,
 ) -> None:
     """Use a trained model: the class of each sample and its probability, and the accuracy if labels are there."""
     from holdfast.cli.predicting import predict_file
 
-    predict_file(model, data, out, json, most)
+    predict_file(model, data, out, json, most, modules)

@@ -7,7 +7,6 @@ whose fields are its options. There is no registry, only a dict of names to clas
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.modules import import_path, told
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
     if not dataclasses.is_dataclass(kind):
         try:
             return kind(**choice.options)
-        except (TypeError, ValueError) as error:
-            raise HoldfastError(f"{key}: {choice} cannot be made: {error}.") from None
+        except Exception as error:  # a user's own code
+            raise HoldfastError(f"{key}: {choice} cannot be made: {told(error)}.") from error
     hints = typing.get_type_hints(kind)
     make: Any = kind
     fields = [f.name for f in dataclasses.fields(kind) if f.init]
@@ -125,18 +125,6 @@ def required(kind: Any) -> list[str]:
     missing = dataclasses.MISSING
     fields = (f for f in dataclasses.fields(kind) if f.init)
     return [f.name for f in fields if f.default is missing and f.default_factory is missing]
-
-
-def import_path(path: str, key: str) -> Any:
-    """The object that ``package.module:name`` names."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, TypeError, ValueError) as error:  # the last two: not a module's name at all
-        where = "is it in the current folder, or on PYTHONPATH?"
-        raise HoldfastError(f"{key}: cannot import {module!r} ({error}); {where}") from None
-    except AttributeError:
-        raise HoldfastError(f"{key}: module {module!r} has no {name!r}.") from None
 
 
 def convert(value: object, hint: Any, key: str) -> Any:

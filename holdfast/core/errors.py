@@ -45,14 +45,25 @@ def brief(value: object) -> str:
     return text if len(text) <= 40 else text[:40] + "..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A closing half-sentence that names the known word most like this one.
+def nearest(word: str, known: Iterable[str], most: int = 20) -> str:
+    """A closing half-sentence that names the known word that was probably meant; without a near miss, what there is.
 
-    >>> nearest("fedporx", ["fedavg", "fedprox"])
-    "did you mean 'fedprox'?"
-    >>> nearest("zzz", ["fedavg", "fedprox"])
-    'known: fedavg, fedprox'
+    >>> nearest("fedporx", ["fedavg", "fedprox"]), nearest("nu", ["mu"])
+    ("did you mean 'fedprox'?", "did you mean 'mu'?")
+    >>> nearest("augment", ["rounds", "momentum"])
+    'known: rounds, momentum'
     """
     known = list(known)
-    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
+    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.75)
+    close = close or [other for other in known if one_edit(word, other)]
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
+
+
+def one_edit(a: str, b: str) -> bool:
+    """Whether two words of at least two letters differ in one letter, added, left out or replaced."""
+    if min(len(a), len(b)) < 2 or abs(len(a) - len(b)) > 1:
+        return False
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[start + (len(a) >= len(b)) :] == b[start + (len(b) >= len(a)) :]

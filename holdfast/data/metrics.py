@@ -1,7 +1,8 @@
 """Metrics: what a model is measured by, as sums that add up over batches and clients.
 
 A task has several; the first one leads: closing lines, reports and comparisons show it. A metric that no sums make
-(the area under a curve) has one number, its value, as its only sum: it is told for each client, and not added up.
+(the area under a curve) is a `WholeMetric`: over several clients there is only the mean of its values, weighted by
+samples, which is not its value over all of their samples together.
 """
 
 from __future__ import annotations
@@ -87,7 +88,12 @@ class Metric:
     name: ClassVar[str]
     unit: ClassVar[str] = ""
     smaller_is_better: ClassVar[bool] = False
-    width: ClassVar[int] = 2  # how many sums
+    adds_up: ClassVar[bool] = True  # whether sums of batches or clients make the value over all of their samples
+
+    @property
+    def width(self) -> int:
+        """How many sums."""
+        return 2
 
     @property
     def measure(self) -> Measure:
@@ -101,9 +107,37 @@ class Metric:
         """What the sums come to; NaN where they come to nothing, as without samples."""
         raise NotImplementedError
 
+    def count(self, sums: Sequence[float]) -> float:
+        """Of how many samples these sums are."""
+        return sums[-1]
+
     def possible(self, sums: Sequence[float]) -> bool:
         """Whether a client's sums, which are finite, can be true."""
         return True
+
+
+class WholeMetric(Metric):
+    """A metric of all samples at once, from 0 to 1. Its sums are the value times the number of samples, and the number:
+    so the sums of several clients make the mean of their values, weighted by samples.
+    """
+
+    adds_up = False
+
+    def over(self, output: Tensor, labels: Tensor) -> float:
+        """The value over these samples; NaN where there is none."""
+        raise NotImplementedError
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        value = self.over(output, labels) if len(labels) else math.nan
+        return [value * len(labels), float(len(labels))] if math.isfinite(value) else [0.0, 0.0]
+
+    def value(self, sums: Sequence[float]) -> float:
+        total, count = sums
+        return total / count if count else math.nan
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        total, count = sums
+        return 0 <= total <= count
 
 
 def value_of(metric: Metric, sums: Sequence[float]) -> float | None:
@@ -208,3 +242,37 @@ class R2(Metric):
     def possible(self, sums: Sequence[float]) -> bool:
         squares, _, total_squares, count = sums
         return squares >= 0 and total_squares >= 0 and count >= 1
+
+
+class Deviance(Error):
+    """The mean Poisson deviance of counts whose rate is exp(output): 2 mean (y log(y / m) - y + m), m the rate.
+
+    >>> output, counts = torch.tensor([[0.0], [0.0]]), torch.tensor([[1.0], [0.0]])  # a rate of 1: 0, and 2 x 1
+    >>> Deviance().value(Deviance().sums(output, counts))
+    1.0
+    """
+
+    name = "deviance"
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        log_rate, y = output.double(), labels.double()
+        each = torch.xlogy(y, y) - y * log_rate - y + log_rate.exp()
+        return [2 * max(float(each.sum()), 0.0), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        total, count = sums
+        return total / count if count else math.nan
+
+
+class CountMae(Mae):
+    """The mean absolute error of the expected counts, exp(output)."""
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        return super().sums(output.double().exp(), labels)
+
+
+class CountRmse(Rmse):
+    """The root of the mean squared error of the expected counts, exp(output)."""
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        return super().sums(output.double().exp(), labels)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.config import import_path
 from holdfast.core.errors import HoldfastError, nearest, plain
+from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
 from holdfast.data.sources import hub
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
@@ -193,7 +193,13 @@ def _read_idx_files(name: str, paths: list[Path]) -> dict[str, Array]:
 def _own(name: str) -> Task:
     """A user's own task: an object, or a function without arguments that makes it."""
     made = import_path(name, "task")
-    return check_own(made if isinstance(made, Task) else made() if callable(made) else made, name)
+    try:
+        task = made if isinstance(made, Task) or not callable(made) else made()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise HoldfastError(f"task: {name} failed: {told(error)}.") from error
+    return check_own(task, name)
 
 
 def check_own(task: object, name: str) -> Task:
@@ -230,8 +236,8 @@ def refuse_odd(task: Task, name: str) -> None:
         raise HoldfastError(
             f"task: {name}: its kind must be an object of a class derived from holdfast.data.task.Kind."
         )
-    if task.kind.has_classes != bool(task.class_names):
-        needed = "needs class_names" if task.kind.has_classes else "has no classes, so leave out class_names"
+    if task.kind.has_names != bool(task.class_names):
+        needed = "needs class_names" if task.kind.has_names else "has no classes, so leave out class_names"
         raise HoldfastError(f"task: {name}: a task of kind {task.kind.name!r} {needed}.")
     for fact in (task.site, task.person):
         if fact is not None and fact not in task.train.facts:

@@ -27,7 +27,7 @@ class Samples:
     """
 
     inputs: tuple[Tensor, ...]
-    labels: Tensor  # the targets: whole-number classes (N,), soft labels (N, classes), or numbers (N, 1)
+    labels: Tensor  # the targets, as the task's kind reads them: classes (N,), numbers (N, 1), (time, event) (N, 2)
     facts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers (N,) that no model reads: site, patient
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Task:
     name: str
     train: Samples
     test: Samples
-    class_names: tuple[str, ...] = ()  # only where there are classes
+    class_names: tuple[str, ...] = ()  # of classes or labels; only where there are any
     model: Callable[[], nn.Module] | None = None  # None: chosen by the shape of the input
     loss: Loss = None  # type: ignore[assignment]  # None: the kind's usual one
     metrics: tuple[Metric, ...] = ()  # the first one leads; none: the kind's usual ones
@@ -93,12 +93,12 @@ class Task:
     def __post_init__(self) -> None:
         if self.loss is None:
             object.__setattr__(self, "loss", self.kind.loss)
-        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics)
         object.__setattr__(self, "class_names", tuple(self.class_names))
+        object.__setattr__(self, "metrics", tuple(self.metrics) or self.kind.metrics(self.classes))
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 0 where there are none."""
+        """How many classes or labels there are; 0 where there are none."""
         return len(self.class_names)
 
     @property
@@ -114,7 +114,7 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of its data."""
-        found = hashlib.sha256(f"{self.name} {self.kind.name} {self.class_names}".encode())
+        found = hashlib.sha256(f"{self.name} {self.kind.spec} {self.class_names}".encode())
         for samples in (self.train, self.test):
             for tensor in (*samples.inputs, samples.labels, *(samples.facts[name] for name in sorted(samples.facts))):
                 found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

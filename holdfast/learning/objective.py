@@ -26,6 +26,10 @@ class TaskLoss:
     def __call__(self, model: nn.Module, inputs: tuple[Tensor, ...], labels: Tensor) -> Tensor:
         return self.loss(model(*inputs), labels)
 
+    @property
+    def separable(self) -> bool:
+        return bool(getattr(self.loss, "separable", True))
+
 
 def is_separable(objective: Objective) -> bool:
     """Whether each record's loss depends on that record alone.

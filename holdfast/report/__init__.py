@@ -18,13 +18,14 @@ def save_report(runs: Sequence[Path | str], page: Path | None, figures: Sequence
     from holdfast.report.payload import payload
     from holdfast.report.run_data import find_runs, read_story
 
+    folders = find_runs([Path(run) for run in runs])
     for path in figures:
         if path.suffix.lower() not in KINDS:
             raise HoldfastError(f"{path} must end in .png, .pdf or .svg, which says what kind of figure it is.")
     for path in (*figures, *((page,) if page else ())):
         if not path.parent.is_dir():
             raise HoldfastError(f"{path.parent} does not exist; make that folder first, or name another file.")
-    stories = [read_story(folder) for folder in find_runs([Path(run) for run in runs])]
+    stories = [read_story(folder) for folder in folders]
     content = payload(stories)
     if page is not None:
         write_file(page, page_of(content).encode())

@@ -17,7 +17,7 @@ from holdfast.data.named import DATA_SETS
 from holdfast.report.guidance import guidance_pictures
 from holdfast.round import Record
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import History, Run, refuse_file
 
 TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape")  # of a digest's manifest
 
@@ -52,6 +52,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
         if is_run(path):
             found[path] = None
             continue
+        refuse_file(path)
         inside = sorted(file.parent for file in path.glob("*/experiment.json")) if path.is_dir() else []
         if not inside:
             what = "holds no run" if path.is_dir() else "does not exist"

@@ -22,6 +22,7 @@ from holdfast.context import About, Bench
 from holdfast.core.config import choose, refuse_other
 from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
+from holdfast.core.modules import search, told
 from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
@@ -43,10 +44,11 @@ from holdfast.runs.choose_learning import (
     named,
     rehearse_steps,
 )
+from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.rehearse import rehearse
+from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
@@ -144,6 +146,8 @@ class Plan:
 
 def make_plan(experiment: Experiment) -> Plan:
     """Choose, load and deal out what the experiment names."""
+    if experiment.modules is not None:
+        search(experiment.modules)
     for key in ("model", "trust", "attack"):  # the others have a class for "none", which knows its options
         choice = getattr(experiment, key)
         if choice.name in ("auto", "none") and str(choice) != choice.name:
@@ -152,7 +156,7 @@ def make_plan(experiment: Experiment) -> Plan:
     scenario = choose(SCENARIOS, experiment.scenario, "scenario")
     absence = choose(ABSENCES, experiment.absence, "absence")
     refuse_other(AbsencePolicy, absence, experiment.absence, "absence")
-    task = task_of(experiment)
+    task = with_chosen(experiment, task_of(experiment))
     experiment = complete(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
@@ -181,6 +185,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_rule(method.trust, experiment.trust.name, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
+    rehearse_scenario(scenario, stage, str(experiment.scenario))
     attack = choose_attack(experiment.attack)
     refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
@@ -271,8 +276,9 @@ def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> Tensor
             output: Tensor = model(*inputs)
             plan.task.kind.check_output(output, labels)
             plan.task.loss(output, labels)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except HoldfastError:
+        raise
+    except Exception as error:  # a user's own network, kind or loss
         shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
-        reason = str(error).splitlines()[0]
-        raise HoldfastError(f"{misfit} of shape {shape} and their labels ({reason}).") from error
+        raise HoldfastError(f"{misfit} of shape {shape} and their labels: {told(error)}.") from error
     return output

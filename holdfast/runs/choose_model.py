@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from holdfast.absence import AbsencePolicy
-from holdfast.core.config import Choice, choose
-from holdfast.core.errors import HoldfastError, plain
+from holdfast.core.config import Choice, choose, convert
+from holdfast.core.errors import HoldfastError, brief, plain
+from holdfast.core.modules import import_path, told
 from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, make_encoder
 from holdfast.models.networks import MODELS, Layout, Model
@@ -27,15 +30,11 @@ def choose_model(
     Unless the experiment says otherwise, only Holdfast's own models are channels-last: torch's kernels for that layout
     crash on some networks and processors.
     """
-    choice = experiment.model
+    choice = name_model(experiment, task, absence)
     own: Layout = "plain" if experiment.layout == "auto" else experiment.layout
-    if choice.name == "auto" and absence.needs_features:
-        choice = Choice("features")
     if choice.name == "auto" and task.model is not None:
-        return task.model, ("image",), None, own
-    if choice.name == "auto":
-        choice = Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
-    chosen = choose(MODELS, choice, "model")  # a user's own may be any function that makes a module
+        return partial(make_network, task.model, "the task's own"), ("image",), None, own
+    chosen = own_network(choice) or choose(MODELS, choice, "model")
     inputs: tuple[str, ...] = chosen.inputs if isinstance(chosen, Model) else ("image",)
     if absence.needs_features and "features" not in inputs:
         raise HoldfastError(
@@ -43,13 +42,66 @@ def choose_model(
             "choose model = 'features' or 'full', or absence = 'none'."
         )
     if not isinstance(chosen, Model):
-        return chosen, inputs, None, own
+        return partial(make_network, chosen, str(choice)), inputs, None, own
     encoder = make_encoder(experiment.encoder, task.shape, schema=task.schema) if "features" in inputs else None
     shape = encoder.feature_shape if encoder else ()
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)
     known = experiment.layout == "auto" and type(chosen) in MODELS.values()
     return build, inputs, encoder, "channels-last" if known else own
+
+
+def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:
+    """Which model is meant; auto where it is the task's own."""
+    if experiment.model.name != "auto":
+        return experiment.model
+    if absence.needs_features:
+        return Choice("features")
+    if task.model is not None:
+        return experiment.model
+    return Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
+
+
+def own_network(choice: Choice) -> Callable[[], nn.Module] | None:
+    """A user's own network by import path: a class of modules, or any function that makes one, with its options."""
+    module, _, name = choice.head.partition(":")
+    if choice.name in MODELS or not name.isidentifier():
+        return None
+    found = import_path(f"{module}:{name}", "model")
+    if isinstance(found, Model) or (isinstance(found, type) and issubclass(found, Model)):
+        return None
+    if not callable(found) or isinstance(found, nn.Module):
+        raise HoldfastError(f"model: {choice.head} must be a class of torch.nn.Module or a function that makes one.")
+    return partial(found, **read_options(found, choice.options))
+
+
+def read_options(make: Callable[..., object], options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a user's own class or function; text from the command line becomes what the parameter's type says."""
+    try:
+        parameters = inspect.signature(make, eval_str=True).parameters
+    except (TypeError, ValueError, NameError):
+        return options
+    read = dict(options)
+    for name, value in options.items():
+        parameter = parameters.get(name)
+        if parameter is None or not isinstance(value, str):
+            continue
+        usual = type(parameter.default)
+        kind = usual if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+        if kind in (int, float, bool):
+            read[name] = convert(value, kind, f"model.{name}")
+    return read
+
+
+def make_network(make: Callable[[], object], named: str) -> nn.Module:
+    """What a user's own class or function makes; what is no network is one sentence."""
+    try:
+        network = make()
+    except Exception as error:
+        raise HoldfastError(f"model: {named} cannot be made: {told(error)}.") from error
+    if not isinstance(network, nn.Module):
+        raise HoldfastError(f"model: {named} makes {brief(network)}, which is no torch.nn.Module.")
+    return network
 
 
 def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:

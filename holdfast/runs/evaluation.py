@@ -10,12 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.types import Federation, Message, Reply, State, pack
+from holdfast.data.class_metrics import Auroc
 from holdfast.data.metrics import ACCURACY, value_of, values_of
+from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.round import Record
 from holdfast.runs.build import Plan
-from holdfast.runs.outcome import guessing
+from holdfast.runs.outcome import guessing, guessing_ranks
+
+
+def by_guessing(task: Task) -> float | None:
+    """What guessing may reach in the leading metric, where that is known."""
+    if task.kind.has_classes and task.metrics[0].name == ACCURACY.name:
+        return guessing(task.test.labels, task.classes)
+    if task.kind.has_classes and task.classes == 2 and task.metrics[0].name == Auroc.name:
+        return guessing_ranks(task.test.labels)
+    return None
 
 
 class Evaluator:
@@ -27,8 +38,7 @@ class Evaluator:
         self._test = plan.prepare(task.test)
         self._method = plan.method
         self._model: nn.Module = plan.model()
-        by_accuracy = task.kind.has_classes and ACCURACY.name in {metric.name for metric in task.metrics}
-        self._chance = guessing(task.test.labels, task.classes) if by_accuracy else None
+        self._chance = by_guessing(task)
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
@@ -57,6 +67,8 @@ class Evaluator:
 
     def _by_class(self, output: Tensor) -> dict[str, list[float | None]]:
         labels = self._test.labels
+        if not self._task.kind.has_classes:
+            return {}
         places = [(labels == c).nonzero().flatten() for c in range(self._task.classes)]
         parts = [values_of(self._metrics, output[at], labels[at]) if len(at) else {} for at in places]
         return {metric.name: [part.get(metric.name) for part in parts] for metric in self._metrics} if parts else {}

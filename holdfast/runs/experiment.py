@@ -7,12 +7,13 @@ import json
 import math
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.core.config import Choice, convert
 from holdfast.core.errors import HoldfastError, brief, nearest
+from holdfast.core.modules import search
 from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
@@ -25,6 +26,7 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
     encoder: Choice = Choice("scattering")  # of a model that reads features
@@ -45,6 +47,8 @@ class Experiment:
     lr: float = 0.02
     momentum: float = 0.9
     weight_decay: float = 0.0
+    loss: Choice = Choice("auto")  # auto: the task's own, or the usual one of its kind
+    metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # of lr, over the rounds
     optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
@@ -145,14 +149,17 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
-LATER = ("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision", "split")
+LATER = (
+    *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
+    *("split", "loss", "metrics"),
+)
 NATURAL = ("heart",)  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
 )
 AT_LEAST = {
     "clients": 0,
@@ -170,8 +177,8 @@ AT_LEAST = {
 AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_000}
 
 
-def from_table(table: Mapping[str, object], where: str = "experiment") -> Experiment:
-    """An experiment from keys and values, each checked."""
+def from_table(table: Mapping[str, object], where: str = "experiment", folder: Path | None = None) -> Experiment:
+    """An experiment from keys and values, each checked; its own modules, if it names any, lie in this folder."""
     hints = {**typing.get_type_hints(Experiment), "task": str}
     del hints["given"]
     values: dict[str, Any] = {}
@@ -179,16 +186,33 @@ def from_table(table: Mapping[str, object], where: str = "experiment") -> Experi
         if key not in hints:
             raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, hints)}")
         values[key] = Choice.parse(value, key) if hints[key] is Choice else convert(value, hints[key], key)
-    return Experiment(**values)
+    experiment = Experiment(**values)
+    if folder is not None and experiment.modules is None and own_modules(experiment):
+        experiment = replace(experiment, modules=str(folder.resolve()))
+    return experiment
 
 
-def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
+def own_modules(experiment: Experiment) -> list[str]:
+    """The modules that the experiment names by import path.
+
+    >>> own_modules(Experiment(task="study:task", model="nets.small:Net", partition="dirichlet:0.1"))
+    ['study', 'nets.small']
+    """
+    paths = [getattr(experiment, key).head for key in CHOICES]
+    if not experiment.task.endswith((".npz", ".toml")):
+        paths.insert(0, experiment.task)
+    return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]
+
+
+def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
+    path = Path(path)
     table = read_table(path)
     if path.suffix == ".json":
         table.pop("schema", None)  # of a run's own file
-    if isinstance(table.get("data"), str):  # a relative folder means: relative to the file that names it
-        table["data"] = str((path.parent / table["data"]).resolve())
+    for key in ("data", "modules"):
+        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+            table[key] = str((path.parent / table[key]).resolve())
     if str(table.get("task", "")).endswith((".npz", ".toml")):
         table["task"] = str((path.parent / str(table["task"])).resolve())
     for key in ("absence", "protect"):
@@ -197,7 +221,11 @@ def load(path: Path, changes: Iterable[str] = ()) -> Experiment:
             table[key] = {**table[key], "policy": str(policy)}
     for change in changes:
         set_key(table, change)
-    return from_table(table, str(path))
+    folder = None if path.suffix == ".json" else path.parent
+    experiment = from_table(table, str(path), folder)
+    if searched := experiment.modules or folder:
+        search(searched)
+    return experiment
 
 
 def from_changes(changes: Iterable[str]) -> Experiment:
@@ -205,7 +233,7 @@ def from_changes(changes: Iterable[str]) -> Experiment:
     table: dict[str, Any] = {}
     for change in changes:
         set_key(table, change)
-    return from_table(table)
+    return from_table(table, folder=Path.cwd())
 
 
 def set_key(table: dict[str, Any], change: str) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,23 +25,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES
-from holdfast.core.config import choose
+from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.files import Store, load_tensors, read_metadata, write_file
+from holdfast.core.modules import import_path, path_of, search
 from holdfast.core.tables import parse_table
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import KINDS, Classes
-from holdfast.data.named import load_task
+from holdfast.data.kinds import KINDS, Classes, kind_of
+from holdfast.data.metrics import values_of
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
-from holdfast.data.task import Kind, Samples, Task
-from holdfast.learning.device import choose_device, outputs
+from holdfast.data.task import Kind, Metric, Samples, Task
+from holdfast.learning.device import choose_device, device_of
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan
-from holdfast.runs.choose_model import choose_model
-from holdfast.runs.experiment import from_table
+from holdfast.runs.choose_model import choose_model, name_model
+from holdfast.runs.experiment import Experiment, from_table, own_modules
+from holdfast.runs.store import Run
 
-RECIPE = ("task", "model", "encoder", "absence")  # the keys of an experiment that decide how its model is built
 BATCH = 500
 
 
@@ -50,11 +52,21 @@ class Trained:
 
     class_names: tuple[str, ...]  # none of a task without classes
     shape: tuple[int, ...]  # of one sample: (channels, height, width), or (length,)
-    network: nn.Module  # float samples, images in [0, 1] -> probabilities (N, classes), or values (N, 1)
+    network: Whole  # float samples, images in [0, 1] -> what the kind reads out: probabilities (N, classes), ...
     kind: Kind = field(default_factory=Classes)
+    metrics: tuple[Metric, ...] = ()  # that the model was measured by, the leading one first
 
     def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
-        """The probabilities of classes, or the value, of each sample: images (N, H, W) or (N, H, W, C), or vectors."""
+        """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ..."""
+        found = self.kind.readout(torch.from_numpy(self.outputs(x, where)))
+        return np.asarray(found.numpy(), dtype=np.float32)
+
+    def measure(self, outputs: NDArray[np.float32], labels: NDArray[Any]) -> dict[str, float]:
+        """The metrics of a model's outputs, by name."""
+        return values_of(self.metrics, torch.from_numpy(outputs), torch.from_numpy(labels))
+
+    def outputs(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
+        """The network's own output, before it is read out: images (N, H, W) or (N, H, W, C), or vectors."""
         samples = inputs(Array(np.asarray(x), where))
         if tuple(samples.shape[1:]) != self.shape:
             raise HoldfastError(
@@ -67,7 +79,7 @@ class Trained:
     @torch.inference_mode()
     def _some(self, samples: Tensor) -> Tensor:
         batch, _ = Samples((samples,), torch.zeros(len(samples))).batch(torch.arange(len(samples)))
-        return outputs(self.network, batch[0])
+        return self.network.raw(batch[0].to(device_of(self.network))).cpu()
 
 
 class Whole(nn.Module):
@@ -78,30 +90,51 @@ class Whole(nn.Module):
         self.model, self.encoder, self.reads, self.kind = model, encoder, reads, kind
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.kind.readout(self.raw(x))
+
+    def raw(self, x: Tensor) -> Tensor:
+        """The model's output, before it is read out."""
         parts = {"image": x}
         if self.encoder is not None:
             parts["features"] = self.encoder(x)
-        return self.kind.readout(self.model(*(parts[name] for name in self.reads)))
+        output: Tensor = self.model(*(parts[name] for name in self.reads))
+        return output
 
 
 def about_model(plan: Plan) -> dict[str, str]:
-    """What a model's file says of itself, so that it can be used without the run and without its data."""
-    table = plan.experiment.as_json()
+    """What a model's file says of itself, so that it can be used without the run, its task and its data."""
+    experiment, task = plan.experiment, plan.task
+    model = name_model(experiment, task, plan.method.absence)
+    if model.name == "auto" and task.model is not None:  # the task's own, if it can be imported
+        model = Choice(path_of(task.model) or "auto")
+    known = type(task.kind) is KINDS.get(task.kind.name)
     encoder = plan.method.bench.about.encoder
+    recipe = {"model": model.as_json(), **({"encoder": experiment.encoder.as_json()} if encoder else {})}
     return {
-        "task": plan.task.name,
-        "model": str(plan.experiment.model),
-        "kind": plan.task.kind.name,
-        "classes": "\n".join(plan.task.class_names),
-        "shape": json.dumps(list(plan.task.shape)),
-        "recipe": json.dumps({key: table[key] for key in RECIPE}),
+        "task": task.name,
+        "model": str(experiment.model),
+        "kind": task.kind.spec if known else path_of(type(task.kind)) or task.kind.name,
+        "metrics": "\n".join(metric.name for metric in task.metrics),
+        "classes": "\n".join(task.class_names),
+        "shape": json.dumps(list(task.shape)),
+        "recipe": json.dumps(recipe),
         "encoder_fingerprint": encoder,
     }
 
 
-def load_model(source: Path | str, device: str = "auto") -> Trained:
-    """The model of a finished run, or of a model.safetensors alone, on a device of this machine."""
-    path, data = read_model(Path(source))
+def load_model(
+    source: Path | str,
+    device: str = "auto",
+    modules: Path | str | None = None,
+    network: Callable[[], nn.Module] | None = None,
+) -> Trained:
+    """The model of a finished run, or of a model.safetensors alone, on a device of this machine.
+
+    Where its network or kind is code of its makers, `modules` is the folder in which that lies; `network` makes the
+    network where it has no import path.
+    """
+    source = Path(source)
+    path, data = read_model(source)
     facts = read_metadata(data)
     lacking = [key for key in ("recipe", "shape", "classes") if key not in facts]
     if lacking:
@@ -114,27 +147,64 @@ def load_model(source: Path | str, device: str = "auto") -> Trained:
         raise HoldfastError(f"{path} does not say what shape its samples have: it is not a model of Holdfast's.")
     if not isinstance(table["recipe"], dict):
         raise HoldfastError(f"{path} does not say how it is built: it is not a model of Holdfast's.")
-    network = rebuild(facts, table["recipe"], tuple(sides), names, load_tensors(data, path), path)
-    return Trained(names, tuple(sides), network.eval().to(choose_device(device)), network.kind)
-
-
-def rebuild(
-    facts: dict[str, str],
-    recipe: dict[str, Any],
-    shape: tuple[int, ...],
-    names: tuple[str, ...],
-    state: Tensors,
-    path: Path,
-) -> Whole:
-    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
-    experiment = from_table(recipe, str(path))
+    if modules is None and source.is_dir() and (source / "experiment.json").is_file():
+        modules = Run.open(source).experiment.modules
+    table["recipe"].pop("task", None)  # of older files
+    experiment = from_table({**table["recipe"], "modules": modules and str(modules)}, str(path))
+    kind = facts.get("kind", Classes.name)
+    trust_code(experiment, kind, path, source.is_dir())
+    shape = tuple(sides)
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
-    if ":" in experiment.task:  # a user's own task may bring its own model and kind
-        task = load_task(experiment.task, None)
-    elif (kind := KINDS.get(facts.get("kind", Classes.name))) is not None:
-        task = Task(experiment.task, nothing, nothing, names, kind=kind)
-    else:
-        raise HoldfastError(f"{path} is of kind {brief(facts['kind'])}, which this version does not know.")
+    task = Task(facts.get("task", ""), nothing, nothing, names, network, kind=find_kind(kind, path))
+    whole = rebuild(facts, experiment, task, load_tensors(data, path), path)
+    return Trained(names, shape, whole.eval().to(choose_device(device)), whole.kind, measured_by(facts, task))
+
+
+def measured_by(facts: dict[str, str], task: Task) -> tuple[Metric, ...]:
+    """The metrics that a model's file names, as far as the kind has them; else its usual ones."""
+    known = {metric.name: metric for metric in (*task.kind.all_metrics(task.classes), *task.metrics)}
+    named = [known[name] for name in facts.get("metrics", "").split("\n") if name in known]
+    return tuple(named) or task.metrics
+
+
+def trust_code(experiment: Experiment, kind: str, path: Path, of_run: bool) -> None:
+    """Let the code that a model names be imported: that of a run, and of a file only what the user points at.
+
+    A file from a stranger must not run what happens to lie around.
+    """
+    own = [*own_modules(experiment), *([kind.partition(":")[0]] if ":" in kind and not is_known(kind) else [])]
+    if not of_run and experiment.modules is None and (strange := [name for name in own if name not in sys.modules]):
+        raise HoldfastError(
+            f"{path} is built with {strange[0]!r}, code of its makers; if you trust that, name the folder where it "
+            f"lies (--modules DIR)."
+        )
+    if own and experiment.modules is not None:
+        search(experiment.modules)
+
+
+def is_known(kind: str) -> bool:
+    """Whether a kind is Holdfast's, not code of a model's makers."""
+    return kind.partition(":")[0] in KINDS
+
+
+def find_kind(name: str, path: Path) -> Kind:
+    """The kind of target that a model's file names, or a user's own by import path."""
+    if is_known(name):
+        return kind_of(name, str(path))
+    if ":" in name:
+        kind = import_path(name, "kind")
+        if isinstance(kind, type) and issubclass(kind, Kind):
+            return kind()
+    raise HoldfastError(f"{path} is of kind {brief(name)}, which this version does not know.")
+
+
+def rebuild(facts: dict[str, str], experiment: Experiment, task: Task, state: Tensors, path: Path) -> Whole:
+    """The model's network with its weights; the encoder is made anew and must be the same as in training."""
+    if experiment.model.name == "auto" and task.model is None and "absence" not in facts["recipe"]:
+        raise HoldfastError(
+            f"{path} was trained with a network that has no import path; in Python, load_model(..., network=...) takes "
+            "the function that made it."
+        )
     absence = choose(ABSENCES, experiment.absence, "absence")
     build, reads, encoder, _ = choose_model(experiment, task, absence)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
@@ -164,7 +234,7 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     return path, data
 
 
-def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def read_samples(path: Path, kind: Kind | None = None, classes: int = 0) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
     found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
     x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
@@ -172,19 +242,19 @@ def read_samples(path: Path, kind: Kind | None = None) -> tuple[NDArray[Any], ND
         raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")
     if y not in found:
         return found[x], None
-    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes()).numpy()
+    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes(), classes).numpy()
     if len(known) != len(found[x]):
         raise HoldfastError(f"{path}: {len(known)} labels in {y} for {len(found[x])} samples in {x}.")
     return found[x], known
 
 
-def read_labels(array: Array, kind: Kind) -> Tensor:
+def read_labels(array: Array, kind: Kind, classes: int) -> Tensor:
     """Labels as the kind reads them."""
     if kind.has_classes:
         return labels(array)
     if array.values.dtype.kind not in "iuf":
         raise HoldfastError(f"{array.where}: expected numbers, got {array.values.dtype}.")
-    return kind.read(torch.from_numpy(array.values.astype(np.float32)), 0, array.where)
+    return kind.read(torch.from_numpy(array.values.astype(np.float32)), classes, array.where)
 
 
 def export_safetensors(source: Path, out: Path) -> None:
@@ -192,12 +262,12 @@ def export_safetensors(source: Path, out: Path) -> None:
     write_file(out, read_model(source)[1])
 
 
-def export_onnx(source: Path, out: Path) -> None:
+def export_onnx(source: Path, out: Path, modules: Path | None = None) -> None:
     """Write the model, encoder and softmax included, as ONNX: x (N, *shape) float32 -> probabilities, or values."""
     need("onnx", "onnxscript")
     import onnx
 
-    model = load_model(source, "cpu")
+    model = load_model(source, "cpu", modules)
     sample = torch.zeros(2, *model.shape)  # two, for one would be taken for a constant
     with quiet("torch.onnx._internal.exporter._registration"):
         batch = torch.export.Dim("batch", min=1)

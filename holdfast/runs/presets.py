@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.absence import ABSENCES, AbsencePolicy
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
-from holdfast.core.config import import_path
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.modules import import_path
 from holdfast.privacy.dp_sgd import PROTECTIONS
 from holdfast.runs.experiment import set_key
 from holdfast.trust import TRUSTS, Trust

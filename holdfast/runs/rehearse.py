@@ -13,12 +13,16 @@ from holdfast.attacks import Attack, choose_attack, false_report, tamper_updates
 from holdfast.attacks.contract import answer, told
 from holdfast.context import Context
 from holdfast.core.config import choose
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, brief
+from holdfast.core.modules import told as told_error
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.runs.experiment import Experiment
+from holdfast.scenarios import Scenario, Stage
 from holdfast.trust import TRUSTS
+
+REHEARSED = 1000  # rounds of a scenario that are asked for beforehand
 
 
 def rehearse(
@@ -53,6 +57,20 @@ def rehearse(
     if not isinstance(poisoned, Samples):
         raise HoldfastError(f"{told(attack, 'poison')} must answer with Samples, got {type(poisoned).__name__}.")
     return poisoned
+
+
+def rehearse_scenario(scenario: Scenario, stage: Stage, named: str) -> None:
+    """Ask a scenario who is away in each round; one that fails, or names a client that is not there, is a sentence."""
+    for round in range(min(stage.rounds, REHEARSED)):
+        try:
+            odd = [client for client in scenario(round, stage) if client not in stage.clients]
+        except HoldfastError:
+            raise
+        except Exception as error:  # a user's own
+            raise HoldfastError(f"scenario {named} failed in round {round + 1}: {told_error(error)}.") from error
+        if odd:
+            there = f"clients are 0 to {len(stage.sizes) - 1}"
+            raise HoldfastError(f"scenario {named} sends client {brief(odd[0])} away, and there is none; {there}.")
 
 
 def without_effect(experiment: Experiment) -> str | None:

@@ -76,8 +76,10 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path | str) -> Run:
         """The run in a folder, to be read."""
+        folder = Path(folder)
+        refuse_file(folder)
         if not (folder / "experiment.json").exists():
             raise HoldfastError(f"{folder} is not a run: it has no experiment.json.")
         table = parse_table(Store(folder).read("experiment.json"), str(folder / "experiment.json"))
@@ -88,7 +90,7 @@ class Run:
         return cls(folder, from_table(table, str(folder / "experiment.json")))
 
     @classmethod
-    def resume(cls, folder: Path) -> Run:
+    def resume(cls, folder: Path | str) -> Run:
         """The run in a folder, to go on with."""
         run = cls.open(folder)
         run._hold()
@@ -233,6 +235,13 @@ class Run:
         data = "".join(json.dumps(line) + "\n" for line in kept.values()).encode()
         if path.exists() and path.read_bytes() != data:
             write_file(path, data)
+
+
+def refuse_file(path: Path) -> None:
+    """Refuse a file where the folder of a run is meant; of an experiment, say how it becomes one."""
+    if path.is_file():
+        what = "an experiment" if path.suffix == ".toml" else "a file"
+        raise HoldfastError(f"{path} is {what}, not a run; `holdfast run FILE.toml --out DIR` makes one.")
 
 
 def refuse_used(folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_is_chosen(spec: object, expected: object) -> None:
         ("adabest:mu=0.1,beta=1", "key: 'adabest': mu must not be negative and beta must be in [0, 1)"),
         ("no.such:Thing", "key: cannot import 'no.such'"),
         (".relative:Thing", "key: cannot import '.relative'"),
-        ("holdfast.core.types:Thing", "key: module 'holdfast.core.types' has no 'Thing'."),
+        ("holdfast.core.types:Thing", "module 'holdfast.core.types' has no 'Thing'"),
         (
             {"name": "holdfast.core.types:pack", "x": 1},
             "key: 'holdfast.core.types:pack' is not a class, so it takes no options.",

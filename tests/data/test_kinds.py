@@ -152,10 +152,12 @@ def test_a_metric_that_comes_to_nothing_has_no_value() -> None:
     ],
 )
 def test_sums_that_a_client_cannot_have_are_refused(told: dict[str, object]) -> None:
-    metrics = Regression().metrics
+    metrics = Regression().metrics(0)
     assert find_odd_sums({"rmse": [1.0, 2.0], "mae": [1.0, 2.0], "r2": [1.0] * 4}, metrics) is None
     assert find_odd_sums(told, metrics)
-    assert find_odd_sums({"accuracy": [3.0, 2.0]}, Classes().metrics) == "its accuracy has impossible sums, [3.0, 2.0]"
+    assert (
+        find_odd_sums({"accuracy": [3.0, 2.0]}, Classes().metrics(3)) == "its accuracy has impossible sums, [3.0, 2.0]"
+    )
 
 
 # A regression, played

@@ -195,7 +195,7 @@ def test_without_files_and_without_the_extra_the_sentence_says_what_to_do(
 
 def test_unknown_names_get_the_nearest_one() -> None:
     assert "did you mean 'fashion-mini'?" in refusal("fashion-mimi")
-    assert "known: fashion-mini, fashion-mnist" in refusal("zzzzzzzz")
+    assert "known: fashion-mini, heart, fashion-mnist" in refusal("zzzzzzzz")
     assert "is not known" in refusal(":x")
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import ssl
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -181,3 +182,53 @@ def test_a_run_that_is_finished_is_over(tmp_path: Path) -> None:
     here.begin(tmp_path / "app")
     (tmp_path / "model.safetensors").touch()
     assert not here.goes_on(tmp_path)
+
+
+OWN = """
+import torch
+from own_width import WIDTH
+from holdfast import Samples, Task
+
+
+def task():
+    labels = torch.arange(240) % 3
+    points = torch.nn.functional.one_hot(labels, 4) + 0.1 * torch.randn(240, 4, generator=torch.manual_seed(0))
+    return Task("own", Samples((points,), labels), Samples((points,), labels), tuple("abc"), model=network)
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(4, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 3))
+"""
+
+
+@pytest.fixture
+def own_study(tmp_path: Path) -> Path:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "own_part.py").write_text(OWN)
+    (folder / "own_width.py").write_text("WIDTH = 8\n")
+    (folder / "e.toml").write_text(
+        'task = "own_part:task"\nclients = 2\npartition = "iid"\nrounds = 2\nbatch_size = 8\nlr = 0.2\n'
+    )
+    return folder
+
+
+def test_the_app_carries_the_users_own_modules(own_study: Path, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "carried", load(own_study / "e.toml"))
+    assert (app / "app_carried" / "own_part.py").read_text() == OWN
+    assert (app / "app_carried" / "own_width.py").exists()
+    assert str(own_study) not in (app / "app_carried" / "experiment.toml").read_text()
+    assert load(app / "app_carried" / "experiment.toml").modules == str(app / "app_carried")
+    (own_study / "client_app.py").write_text("def task(): ...\n")
+    with pytest.raises(HoldfastError, match=r"client_app.py is what the app calls a file of its own"):
+        write_app(tmp_path / "clash", load(own_study / "e.toml", ["task=client_app:task"]))
+    assert not (tmp_path / "clash").exists()
+
+
+def test_sites_find_the_users_own_modules(own_study: Path, tmp_path: Path) -> None:
+    """`flower up` from another folder: SuperLink, SuperNodes and the moderator have nothing but the app."""
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower", "up"]
+    words = [str(own_study / "e.toml"), "--insecure", "--out", str(tmp_path / "try")]
+    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything is down again" in done.stdout

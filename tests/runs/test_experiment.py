@@ -267,7 +267,7 @@ def test_a_change_beats_a_preset_and_reaches_the_options_of_a_method() -> None:
         ("feddig-paper+feddig", "says twice what the absence is."),
         ("fedavg+", "'' is not known"),
         ("", "'' is not known"),
-        ("kurm:f", "cannot import 'kurm' (No module named 'kurm'); is it in the current folder, or on PYTHONPATH?"),
+        ("kurm:f", "cannot import 'kurm' (No module named 'kurm'); is it beside the experiment's file"),
         ("kurm:f", "Of the names that come with Holdfast: did you mean 'krum'?"),
         ("fedavg+engine_helpers:tiny", "engine_helpers:tiny is no class made from FedAvg, Nothing or Trust"),
     ],

@@ -113,7 +113,7 @@ def kind_of(schema: Schema) -> Kind:
     """What the target is, as losses and metrics read it."""
     if schema.target.kind not in KINDS:
         raise HoldfastError(f"{schema.where}: targets of kind {schema.target.kind!r} cannot be learnt.")
-    return KINDS[schema.target.kind]
+    return KINDS[schema.target.kind]()
 
 
 def refuse_hopeless(schema: Schema, samples: Samples, data: Path) -> None:

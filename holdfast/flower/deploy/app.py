@@ -8,9 +8,10 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
+from holdfast.core.modules import files_of
 from holdfast.core.tables import toml
 from holdfast.flower.engine.moderator import SETTINGS
-from holdfast.runs.experiment import Experiment
+from holdfast.runs.experiment import Experiment, own_modules
 
 PROJECT = """[build-system]
 requires = ["hatchling"]
@@ -70,7 +71,7 @@ README = """# {title}
 
     flwr run . NAME --stream --run-config 'out="/where/the/run/goes"'
 
-`{package}/experiment.toml` says what is learnt and how, `{package}/client_app.py` where a site's own data come from.
+`{package}/experiment.toml` says what is learnt and how, `{package}/client_app.py` where a site's data come from.{own}
 Its fingerprint, for the sites' policy files: `holdfast flower fingerprint {package}/experiment.toml`
 """
 
@@ -87,6 +88,8 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
     title = f"{experiment.method} on {Path(experiment.task).name} with {experiment.clients} sites".replace('"', "'")
     words = {"name": name, "package": package, "title": title, "settings": toml(settings)}
     words["extras"] = "flower" if experiment.protect.name == "none" else "flower,dp"
+    own = own_files(experiment)
+    words["own"] = f"\nThe experiment's own modules are there too: {', '.join(own)}." if own else ""
     files = {
         "pyproject.toml": PROJECT.format(**words),
         "README.md": README.format(**words),
@@ -95,17 +98,30 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
         f"{package}/client_app.py": CLIENT,
         f"{package}/experiment.toml": experiment_toml(experiment),
     }
+    if clash := next((path for path in own if f"{package}/{path}" in files), None):
+        raise HoldfastError(f"{clash} is what the app calls a file of its own; call your module otherwise.")
     make_folder(folder / package)
     for path, text in files.items():
         write_file(folder / path, text.encode())
+    for path, source in own.items():
+        make_folder((folder / package / path).parent)
+        write_file(folder / package / path, source.read_bytes())
     return folder
 
 
+def own_files(experiment: Experiment) -> dict[str, Path]:
+    """The user's own modules that the experiment needs, by where they lie beside it; installed ones are not copied."""
+    if experiment.modules is None:
+        return {}
+    return files_of(own_modules(experiment), Path(experiment.modules))
+
+
 def experiment_toml(experiment: Experiment) -> str:
-    """The experiment as a TOML file; a data folder is this machine's affair and left out."""
+    """The experiment as a TOML file; folders of this machine are left out."""
     usual = Experiment().as_json()
     always = ("task", "clients", "rounds", "algorithm", "absence", "seed")
     table = {key: value for key, value in experiment.as_json().items() if key in always or value != usual[key]}
     table.pop("data", None)
+    table.pop("modules", None)  # they lie beside the file
     table.pop("workers", None)
     return toml(table) + "\n"

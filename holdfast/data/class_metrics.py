@@ -1,0 +1,370 @@
+"""Metrics of classes and of labels (yes or no, several at a time): from confusion counts, from ranks, of probabilities.
+
+With two classes the second one is the positive one: the ill, the event. `several` says that each output column is a
+yes-or-no question of its own (labels), not one of the classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from holdfast.data.metrics import Metric, WholeMetric
+
+BINS = 15  # of the calibration error
+STEPS = 100  # of thresholds: 0.01, 0.02, ...
+
+
+def chances(output: Tensor, several: bool) -> Tensor:
+    """The probability of each class, or of each label."""
+    return output.double().sigmoid() if several else output.double().softmax(1)
+
+
+def truths(output: Tensor, labels: Tensor, several: bool) -> Tensor:
+    """1 where a class or label is true, else 0, in the shape of the output; soft labels count for their likeliest."""
+    if several:
+        return (labels > 0.5).double()
+    hard = labels if labels.ndim == 1 else labels.argmax(1)
+    return torch.nn.functional.one_hot(hard, output.shape[1]).double()
+
+
+def columns(output: Tensor, labels: Tensor, several: bool) -> list[tuple[Tensor, Tensor]]:
+    """What ranks are made of: (scores, truth) of the positive class, of each class against the rest, of each label."""
+    true = truths(output, labels, several) > 0.5
+    if several:
+        return list(zip(output.double().T, true.T, strict=True))
+    if output.shape[1] == 2:
+        return [(output[:, 1].double() - output[:, 0].double(), true[:, 1])]
+    return list(zip(chances(output, several).T, true.T, strict=True))
+
+
+def mean_defined(values: list[float]) -> float:
+    """The mean of those that are defined; NaN if none is."""
+    there = [value for value in values if math.isfinite(value)]
+    return sum(there) / len(there) if there else math.nan
+
+
+# From ranks -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Auroc(WholeMetric):
+    """The area under the ROC curve: the chance that a positive scores higher than a negative, equal scores one half.
+
+    Of two classes that of the second; of more, and of labels, the mean over each against the rest (macro), those left
+    out that have no positive or no negative here.
+
+    >>> output = torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]])
+    >>> Auroc().over(output, torch.tensor([0, 1, 0]))
+    1.0
+    """
+
+    name: ClassVar[str] = "auroc"
+
+    several: bool = False
+
+    def over(self, output: Tensor, labels: Tensor) -> float:
+        return mean_defined([area(scores, true) for scores, true in columns(output, labels, self.several)])
+
+
+def area(scores: Tensor, true: Tensor) -> float:
+    """(sum of the positives' ranks - P (P + 1) / 2) / (P N), equal scores at their mean rank (Mann and Whitney)."""
+    positives, negatives = int(true.sum()), int((~true).sum())
+    if not positives or not negatives or not scores.isfinite().all():
+        return math.nan
+    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks = counts.cumsum(0).double() - (counts.double() - 1) / 2
+    total = float(ranks[place][true].sum())
+    return (total - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+@dataclass(frozen=True)
+class Auprc(WholeMetric):
+    """Average precision, the area under the steps of precision over recall: sum of (R_k - R_{k-1}) P_k.
+
+    Of two classes that of the second, whose share is what guessing reaches; of more, and of labels, the mean (macro).
+
+    >>> output = torch.tensor([[0.0, 3.0], [0.0, 2.0], [0.0, 1.0]])
+    >>> round(Auprc().over(output, torch.tensor([1, 0, 1])), 4)  # (1/1 + 2/3) / 2
+    0.8333
+    """
+
+    name: ClassVar[str] = "auprc"
+
+    several: bool = False
+
+    def over(self, output: Tensor, labels: Tensor) -> float:
+        return mean_defined([average_precision(scores, true) for scores, true in columns(output, labels, self.several)])
+
+
+def average_precision(scores: Tensor, true: Tensor) -> float:
+    positives = int(true.sum())
+    if not positives or not scores.isfinite().all():
+        return math.nan
+    order = scores.argsort(descending=True, stable=True)
+    _, counts = scores[order].unique_consecutive(return_counts=True)
+    last = counts.cumsum(0) - 1  # equal scores are one step
+    found = true[order].double().cumsum(0)[last]
+    precision = found / (last + 1)
+    return float((found.diff(prepend=found.new_zeros(1)) * precision).sum()) / positives
+
+
+# From confusion counts ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BalancedAccuracy(Metric):
+    """The mean over classes of the share of its samples that is recognised; classes without samples are left out.
+
+    Sums: of each class the right ones, then of each class all.
+
+    >>> output = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> metric = BalancedAccuracy(2)
+    >>> metric.value(metric.sums(output, torch.tensor([0, 0, 1, 1])))  # (2/2 + 1/2) / 2
+    0.75
+    """
+
+    name: ClassVar[str] = "balanced-accuracy"
+    unit: ClassVar[str] = "%"
+
+    classes: int
+
+    @property
+    def width(self) -> int:
+        return 2 * self.classes
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        right, _, all_of = confusion(output, labels, several=False)
+        return [*right, *all_of]
+
+    def value(self, sums: Sequence[float]) -> float:
+        parts = zip(sums[: self.classes], sums[self.classes :], strict=True)
+        return mean_defined([right / count if count else math.nan for right, count in parts])
+
+    def count(self, sums: Sequence[float]) -> float:
+        return sum(sums[self.classes :])
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        parts = zip(sums[: self.classes], sums[self.classes :], strict=True)
+        return all(0 <= right <= count for right, count in parts) and self.count(sums) >= 1
+
+
+@dataclass(frozen=True)
+class F1(Metric):
+    """2 x right / (called so + being so), at the likeliest class or a probability of one half.
+
+    Of two classes that of the second; of more, and of labels, the mean (macro), those left out that neither are nor are
+    called. Sums: of each column the right ones, those called so, those being so; last the number of samples.
+
+    >>> output = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> round(F1(2).value(F1(2).sums(output, torch.tensor([0, 0, 1]))), 4)  # 2 x 1 / (2 + 1)
+    0.6667
+    """
+
+    name: ClassVar[str] = "f1"
+
+    classes: int
+    several: bool = False
+
+    @property
+    def width(self) -> int:
+        return 3 * self.classes + 1
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        right, called, all_of = confusion(output, labels, self.several)
+        return [*right, *called, *all_of, float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        found = [2 * right / (called + are) if called + are else math.nan for right, called, are in self._by(sums)]
+        return found[1] if self.classes == 2 and not self.several else mean_defined(found)
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        most = sums[-1]
+        return most >= 1 and all(
+            0 <= right <= min(called, count) and max(called, count) <= most for right, called, count in self._by(sums)
+        )
+
+    def _by(self, sums: Sequence[float]) -> list[tuple[float, float, float]]:
+        k = self.classes
+        return list(zip(sums[:k], sums[k : 2 * k], sums[2 * k : 3 * k], strict=True))
+
+
+def confusion(output: Tensor, labels: Tensor, several: bool) -> tuple[list[float], list[float], list[float]]:
+    """Of each column: how many are right, are called so, and are so."""
+    true = truths(output, labels, several)
+    if several:
+        called = (output > 0).double()
+    else:
+        called = torch.nn.functional.one_hot(output.argmax(1), output.shape[1]).double()
+    return (true * called).sum(0).tolist(), called.sum(0).tolist(), true.sum(0).tolist()
+
+
+class LabelAccuracy(Metric):
+    """The share of all yes-or-no questions, over samples and labels, that are answered right at one half."""
+
+    name = "label-accuracy"
+    unit = "%"
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        right = (output > 0) == (labels > 0.5)
+        return [float(right.double().mean(1).sum()), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        right, count = sums
+        return right / count if count else math.nan
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        right, count = sums
+        return 0 <= right <= count and count >= 1
+
+
+@dataclass(frozen=True)
+class AtThreshold(Metric):
+    """A share of the positives or negatives of two classes, at a threshold of the second one's probability.
+
+    Sums: how many positives, then negatives, have a probability in [0, 0.01), [0.01, 0.02), ...: so the threshold can
+    be chosen afterwards. In a run it is the median over clients of what is best for each on its validation samples.
+    """
+
+    unit: ClassVar[str] = "%"
+    width: ClassVar[int] = 2 * STEPS
+
+    threshold: float = 0.5
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        step = (chances(output, several=False)[:, 1] * STEPS).long().clamp(0, STEPS - 1)
+        true = truths(output, labels, several=False)[:, 1] > 0.5
+        counts = (torch.bincount(step[which], minlength=STEPS) for which in (true, ~true))
+        return [float(count) for side in counts for count in side.tolist()]
+
+    def at(self, threshold: float) -> Self:
+        return dataclasses.replace(self, threshold=threshold)
+
+    def count(self, sums: Sequence[float]) -> float:
+        return sum(sums)
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        return all(count >= 0 for count in sums) and sum(sums) >= 1
+
+    @property
+    def _step(self) -> int:
+        return round(self.threshold * STEPS)
+
+
+class Sensitivity(AtThreshold):
+    """The share of the positives whose probability reaches the threshold."""
+
+    name = "sensitivity"
+
+    def value(self, sums: Sequence[float]) -> float:
+        positives = sums[:STEPS]
+        return sum(positives[self._step :]) / sum(positives) if sum(positives) else math.nan
+
+
+class Specificity(AtThreshold):
+    """The share of the negatives whose probability stays below the threshold."""
+
+    name = "specificity"
+
+    def value(self, sums: Sequence[float]) -> float:
+        negatives = sums[STEPS:]
+        return sum(negatives[: self._step]) / sum(negatives) if sum(negatives) else math.nan
+
+
+def best_threshold(sums: Sequence[float]) -> float | None:
+    """The threshold with the largest sensitivity + specificity (Youden), of several the one nearest to one half; none
+    where there are no positives or no negatives.
+
+    >>> sums = [0.0] * 200
+    >>> sums[70], sums[100 + 20], sums[100 + 50] = 2.0, 3.0, 1.0  # positives at .7; negatives at .2 and .5
+    >>> best_threshold(sums)
+    0.51
+    """
+    positives, negatives = torch.tensor(sums, dtype=torch.float64).view(2, STEPS)
+    if not positives.sum() or not negatives.sum():
+        return None
+    reached = positives.flip(0).cumsum(0).flip(0) / positives.sum()
+    below = (negatives.cumsum(0) - negatives) / negatives.sum()
+    gain = (reached + below).tolist()
+    best = max(gain)
+    return min((abs(step / STEPS - 0.5), step / STEPS) for step in range(1, STEPS) if gain[step] >= best - 1e-12)[1]
+
+
+# Of probabilities -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Brier(Metric):
+    """The mean squared error of probabilities: of two classes that of the second (0 to 1), of more the sum over classes
+    (0 to 2), of labels their mean.
+
+    >>> Brier().value(Brier().sums(torch.zeros(1, 2), torch.tensor([1])))  # (1/2 - 1)^2
+    0.25
+    """
+
+    name: ClassVar[str] = "brier"
+    smaller_is_better: ClassVar[bool] = True
+
+    several: bool = False
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        squares = (chances(output, self.several) - truths(output, labels, self.several)).square()
+        two = output.shape[1] == 2 and not self.several
+        each = squares[:, 1] if two else squares.mean(1) if self.several else squares.sum(1)
+        return [float(each.sum()), float(len(labels))]
+
+    def value(self, sums: Sequence[float]) -> float:
+        total, count = sums
+        return total / count if count else math.nan
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        total, count = sums
+        return 0 <= total <= 2 * count and count >= 1
+
+
+class CalibrationError(Metric):
+    """Expected calibration error: over 15 bins of probability, the mean distance of a bin's mean probability from the
+    share that came true, weighted by its samples.
+
+    Of two classes the probability is that of the second one, of more that of the likeliest one. Sums: of each bin its
+    samples, their probabilities, those that came true. Naeini et al., 2015.
+
+    >>> metric = CalibrationError()
+    >>> metric.value(metric.sums(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])))  # |1/2 - 3/4|
+    0.25
+    """
+
+    name = "ece"
+    smaller_is_better = True
+    width = 3 * BINS
+
+    def sums(self, output: Tensor, labels: Tensor) -> list[float]:
+        chance, true = confidence(output, labels)
+        bins = (chance * BINS).long().clamp(0, BINS - 1)
+        weights = (torch.ones_like(chance), chance, true)
+        return [float(one) for w in weights for one in torch.bincount(bins, w, minlength=BINS).tolist()]
+
+    def value(self, sums: Sequence[float]) -> float:
+        counts, chance, true = torch.tensor(sums, dtype=torch.float64).view(3, BINS)
+        return float((chance - true).abs().sum() / counts.sum()) if counts.sum() else math.nan
+
+    def count(self, sums: Sequence[float]) -> float:
+        return sum(sums[:BINS])
+
+    def possible(self, sums: Sequence[float]) -> bool:
+        counts, chance, true = sums[:BINS], sums[BINS : 2 * BINS], sums[2 * BINS :]
+        within = all(0 <= part <= n + 1e-6 for side in (chance, true) for part, n in zip(side, counts, strict=True))
+        return within and sum(counts) >= 1
+
+
+def confidence(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability that is told, and 1 where it came true: of the second of two classes, else of the likeliest."""
+    chance, true = chances(output, several=False), truths(output, labels, several=False)
+    at = torch.ones(len(output), dtype=torch.long) if output.shape[1] == 2 else chance.argmax(1)
+    return chance.gather(1, at[:, None])[:, 0], true.gather(1, at[:, None])[:, 0]

@@ -40,6 +40,7 @@ class Findings:
     index: dict[str, Any] | None
     originals: Tensor | None
     entropy: str
+    client: int = 0  # the owner whose records are there, if any are
 
     @property
     def verdict(self) -> str:
@@ -111,7 +112,7 @@ def examine(subject: Subject, source: Source, client: int = 0, trials: int = 500
     if subject.updates is not None:
         member, audits["updates"] = attack_updates(subject.updates, trials, source)
         members = [*members, member]
-    return Findings(subject, tuple(members), audits, tuple(seen), index, originals, source.guarantee)
+    return Findings(subject, tuple(members), audits, tuple(seen), index, originals, source.guarantee, client)
 
 
 def _attack_digest(

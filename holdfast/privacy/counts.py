@@ -1,8 +1,9 @@
 """Counts with exact discrete Gaussian noise: how many records a model classifies as they are, and sums like that.
 
 Replacing one record changes a vector of such sums by at most its sensitivity D in L2 norm; how many records there are
-stays the same, as the promise is for replacing a record, not for adding one. The sums are put on a grid of 1/64 (whole
-counts lie on it), D is rounded up to whole steps plus what rounding can add, and noise is added to the whole numbers.
+stays the same, as the promise is for replacing a record, not for adding one. The sums are put on a grid of 1/1024
+(whole counts lie on it), D is rounded up to whole steps plus what rounding can add, and noise is added to the whole
+numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.privacy.claim import REPLACE_ONE, Claim
 from holdfast.privacy.noise import Source, gaussian
 
 COUNTS = "counts"  # the mode, in policies and ledgers
-FINE = 64  # grid steps in one count
+FINE = 1024  # grid steps in one count
 
 
 def noised_counts(

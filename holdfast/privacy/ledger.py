@@ -47,6 +47,7 @@ class Policy:
     min_spd: int = 1
     protect_updates: bool | None = None  # whether updates may leave only with noise; none: where epsilon is limited
     open: tuple[str, ...] = ()  # jobs that answer exactly although epsilon is limited
+    contact: str = ""  # whom to ask at this house
     channels: Mapping[str, Rule] = field(default_factory=dict)  # what it says of single channels (channels.py)
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ def read_policy(path: Path) -> Policy:
         raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
-    kinds |= {"open": list, "channels": dict}
+    kinds |= {"open": list, "channels": dict, "contact": str}
     for key, value in table.items():
         if key not in kinds:
             raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
@@ -127,7 +128,7 @@ def read_policy(path: Path) -> Policy:
         numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
     except OverflowError:
         raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
-    more = {key: table[key] for key in ("min_spd", "protect_updates") if key in table}
+    more = {key: table[key] for key in ("min_spd", "protect_updates", "contact") if key in table}
     rules = read_rules(table.get("channels", {}), f"policy {path}")
     return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), channels=rules, **numbers, **more)
 

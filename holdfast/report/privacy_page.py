@@ -15,8 +15,8 @@ from holdfast.audit.channels import Channel
 from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.audit.target import Account, Updates
 from holdfast.privacy.accounting import group_epsilon
+from holdfast.report.privacy_words import Row, plain_rows
 
-Row = Sequence[str]
 STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; font: 1rem/1.55 system-ui, sans-serif; color: #1d2327;
   background: #fbfaf8; }
@@ -38,7 +38,7 @@ img { image-rendering: pixelated; width: 4.5rem; height: 4.5rem; margin: 0 .3rem
 def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     """Each part of the report: its heading, its table, and a sentence about it."""
     subject = findings.subject
-    parts: list[tuple[str, list[Row], str]] = []
+    parts: list[tuple[str, list[Row], str]] = [("In plain words", plain_rows(findings, findings.client), "")]
     if subject.options is not None:
         parts.append(("What a digest promises", digest_rows(findings), " ".join(subject.claim.notes)))
     if subject.updates is not None:

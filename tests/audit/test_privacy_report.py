@@ -260,12 +260,30 @@ def test_text_and_page_say_the_same() -> None:
     [
         (lambda path: path / "nothing", "does not exist"),
         (lambda path: path, "is not a run"),
-        (lambda path: toml(path / "e.json", absence="none"), "no digests leave the clients"),
     ],
 )
 def test_what_cannot_be_reported_is_a_sentence(make: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=words):
         subject_of(make(tmp_path))
+
+
+def test_plain_fedavg_has_a_report_too(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json", absence="none")
+    found = report(path)
+    assert found["verdict"] == "NO GUARANTEE"
+    assert found["epsilon_total"] == "infinite"
+    states = {channel["name"]: channel["state"] for channel in found["channels"]}
+    assert {"updates", "training loss", "metrics"} <= {name for name, state in states.items() if state == "open"}
+    text = as_text(examine(subject_of(path), system(), trials=40))
+    assert "In plain words" in text
+    assert "records have been reconstructed" in text
+    changed = report(path, "--set", "absence=feddig:mode=moments,epsilon=1", "--set", "model=features")
+    assert changed["epsilon_protected"] == pytest.approx(1, abs=1e-3)
+
+
+def test_one_epsilon_for_a_record_is_another_for_a_person(tmp_path: Path) -> None:
+    found = report(written(tmp_path / "a.digest", FedDig(mode="moments", epsilon=3.0)))
+    assert found["epsilon_person_with_5_records"] == pytest.approx(21.1, abs=0.2)
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:

@@ -6,8 +6,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
+from holdfast.data.class_metrics import F1, BalancedAccuracy, Brier
+from holdfast.data.metrics import Accuracy
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.calibration import gaussian_epsilon
 from holdfast.privacy.channels import CARRIER, CHANNELS, Rule, read_rules, usual_rule
@@ -75,3 +80,26 @@ def test_rules_are_read():
         "loss": Rule("open"),
         "reports": Rule("noised", 0.2),
     }
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced-accuracy", "f1", "brier"])
+def test_no_replaced_record_moves_the_sums_further_than_a_metric_says(name):
+    generator = torch.Generator().manual_seed(0)
+    metric = {"accuracy": Accuracy(), "balanced-accuracy": BalancedAccuracy(3), "f1": F1(3), "brier": Brier()}[name]
+    furthest = 0.0
+    for _ in range(300):
+        outputs, labels = 8 * torch.randn(6, 3, generator=generator), torch.randint(3, (6,), generator=generator)
+        other, others = outputs.clone(), labels.clone()
+        other[0], others[0] = 8 * torch.randn(3, generator=generator), torch.randint(3, (1,), generator=generator)[0]
+        a, b = (np.array(metric.sums(*pair)) for pair in ((outputs, labels), (other, others)))
+        kept = len(a) - metric.counted
+        assert (a[kept:] == b[kept:]).all()
+        furthest = max(furthest, float(np.linalg.norm(a[:kept] - b[:kept])))
+    assert 0.7 * metric.sensitivity < furthest <= metric.sensitivity + 1e-6  # reached, or nearly
+
+
+@given(st.lists(st.floats(-50, 50), min_size=10, max_size=10), st.integers(1, 40))
+def test_mended_sums_are_possible(noise, count):
+    for metric in (Accuracy(), BalancedAccuracy(3), F1(3), Brier()):
+        sums = [*noise[: metric.width - metric.counted], *[float(count)] * metric.counted]
+        assert metric.possible(metric.mended(sums))

@@ -53,6 +53,7 @@ class Bench:
     about: About = field(default_factory=About)
     producer: nn.Module | None = None  # FedDig's guidance producer P_G, where the model needs one
     opened: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # a cache: digests, sealed and unpacked
+    stretched: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a cache: digests, unpacked and stretched
 
 
 def no_samples(count: int) -> Samples:

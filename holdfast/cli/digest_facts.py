@@ -21,16 +21,26 @@ if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
 
 def show(path: Path, as_json: bool) -> None:
     """Print what a digest is."""
+    from dataclasses import asdict
+
     from holdfast.audit.target import subject_of_file
+    from holdfast.digests.origin import read_origin
 
     subject = subject_of_file(path)
     published = subject.digest if subject.claim.mode == "paper" else None
     facts = strict_facts(subject) if published is None else facts_of(published, subject.claim, path)
+    origin = read_origin(path.read_bytes(), f"digest file {path}")
+    facts["origin"] = None if origin is None else asdict(origin)
     if as_json:
         typer.echo(json_text.dumps(facts, allow_nan=False))
         return
     console = Console(highlight=False)
-    console.print(strict_rows(facts) if published is None else published_rows(facts))
+    rows = strict_rows(facts) if published is None else published_rows(facts)
+    if origin is not None:
+        until = f"until {origin.expires}" if origin.expires else "without an end"
+        signed = f"signed with key {origin.key[:16]}" if origin.key else "not signed"
+        rows.add_row("from", escape(f"{origin.site}, made on {origin.made}, good {until}; {signed}"))
+    console.print(rows)
     console.print("\nWhat it would reveal to whoever holds it:")
     for sentence in facts["reveals"]:
         console.print(f"  - {plain(sentence)}", soft_wrap=True, markup=False)

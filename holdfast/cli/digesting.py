@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from holdfast.cli.digest_facts import show
 from holdfast.core.errors import HoldfastError
@@ -65,13 +66,16 @@ def make_command(
     ] = False,
     size: Annotated[int, typer.Option(help="The paper's S, in the noise scale tau / (S epsilon).")] = 20_000,
     bits: Annotated[str, typer.Option(help="Of each feature: 32, 16, 8, 6 or 4.")] = "8",
+    site: Annotated[str | None, typer.Option(metavar="NAME", help="Who sends it \\[default: the file's name].")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="SITE.key", help="Sign it; see `holdfast digest key`.")] = None,
+    expires: Annotated[int | None, typer.Option(metavar="DAYS", help="It may be used for so many days.")] = None,
     json: Json = False,
 ) -> None:
     """Make a digest of a client's samples. Nothing but this file needs to leave the house."""
     recipe = Recipe(
         task, data, samples_of, encoder, spd, strategy, weights, remainder, epsilon, size, bits, mode, delta
     )
-    make(recipe, out, policy, large_delta)
+    make(recipe, out, policy, large_delta, Sender(site or out.stem, key, expires))
     show(out, json)
 
 
@@ -82,6 +86,49 @@ def show_command(
 ) -> None:
     """Say what a digest is, how large it is, and what it would reveal."""
     show(file, json)
+
+
+@digest_app.command("train")
+def train_command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The members' digests.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model, the report and the privacy page.")],
+    head: Annotated[
+        str,
+        typer.Option(
+            help="'auto', 'nearest-mean', 'lda', 'fedcgs', 'qda', 'ridge', 'ccvr', 'fishermix' or 'server-step'."
+        ),
+    ] = "auto",
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The sites' public keys, SITE.pub: what is not signed by them is refused."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a model of digests alone: a federation by post, without rounds and without a server."""
+    from holdfast.cli.digest_training import train_files
+
+    train_files(files, out, head, keys, json)
+
+
+@digest_app.command("key")
+def key_command(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for SITE.key and SITE.pub.")] = Path(),
+) -> None:
+    """Make a site's key (SITE.key, which stays there) and its public key (SITE.pub, for whoever trains)."""
+    from holdfast.digests.origin import make_key
+
+    for path in make_key(out, site):
+        Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{path}[/]")
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sends a digest, with which key it is signed, and for how many days it may be used."""
+
+    site: str
+    key: Path | None = None
+    days: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,10 +150,15 @@ class Recipe:
     delta: float = 1e-5
 
 
-def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: bool = False) -> int:
+def make(
+    recipe: Recipe, out: Path, policy: Path | None = None, large_delta: bool = False, sender: Sender | None = None
+) -> int:
     """Write the digest of a recipe, and say how many bytes it has; the order of mixing is the system's chance."""
+    from datetime import date
+
     from holdfast.absence.feddig import COMPACT
     from holdfast.core.files import make_folder, write_file
+    from holdfast.digests.origin import Origin, addressed, check_site, expiry, load_key
     from holdfast.encoders import make_encoder
     from holdfast.privacy.gate import check_delta
 
@@ -115,10 +167,17 @@ def make(recipe: Recipe, out: Path, policy: Path | None = None, large_delta: boo
     if recipe.bits not in COMPACT:
         raise HoldfastError(f"digest bits: {recipe.bits!r} is not known; say {', '.join(COMPACT)}.")
     refuse_unused(recipe)
-    task, classes, samples = samples_for(recipe)
-    encoder = make_encoder(recipe.encoder, tuple(samples.inputs[0].shape[1:]))
+    sender = sender or Sender(out.stem)
+    last, site = expiry(sender.days), check_site(sender.site)
+    if sender.key is not None:  # before anything is spent
+        load_key(sender.key)
+    task, names, samples = samples_for(recipe)
+    shape = tuple(samples.inputs[0].shape[1:])
+    encoder = make_encoder(recipe.encoder, shape)
     prepare = mix if recipe.mode == "paper" else release
-    content, claim = prepare(recipe, task, classes, samples, encoder)
+    content, claim = prepare(recipe, task, len(names), samples, encoder)
+    origin = Origin(site, date.today().isoformat(), last, task, recipe.encoder, shape, class_names=names)
+    content = addressed(content, origin, sender.key)
     if not large_delta:
         check_delta(claim.delta, len(samples), "--delta", "--large-delta")
     house = keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
@@ -219,15 +278,15 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
         raise HoldfastError(f"{error} No file was written, but {spent} on finding this out, {where}.") from None
 
 
-def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
-    """The task's name and number of classes, and the samples to be digested."""
+def samples_for(recipe: Recipe) -> tuple[str, tuple[str, ...], Samples]:
+    """The task's name and the names of its classes, and the samples to be digested."""
     from holdfast.data.named import DATA_SETS
     from holdfast.data.sources.arrays import inputs, labels
     from holdfast.data.task import Samples
 
     if recipe.samples_of is None:
         whole = load_classes(recipe)
-        return whole.name, whole.classes, whole.train
+        return whole.name, whole.class_names, whole.train
     arrays = read_samples(recipe.samples_of)
     images, classes = inputs(arrays[0]), labels(arrays[1])
     if len(images) != len(classes):
@@ -236,16 +295,16 @@ def samples_for(recipe: Recipe) -> tuple[str, int, Samples]:
         )
     if recipe.task in DATA_SETS:  # a client need not have the whole data set to know its shape and classes
         known = DATA_SETS[recipe.task]
-        name, count, shape = recipe.task, len(known.class_names), known.shape
+        name, names, shape = recipe.task, known.class_names, known.shape
     else:
         whole = load_classes(recipe)
-        name, count, shape = whole.name, whole.classes, whole.shape
+        name, names, shape = whole.name, whole.class_names, whole.shape
     if tuple(images.shape[1:]) != shape:
         raise HoldfastError(
             f"{recipe.samples_of}: its samples have shape {tuple(images.shape[1:])}, those of task {name!r} "
             f"have {shape}; both must be alike."
         )
-    return name, count, Samples((images,), classes)
+    return name, names, Samples((images,), classes)
 
 
 def load_classes(recipe: Recipe) -> Task:

@@ -103,6 +103,27 @@ def agreements(digests: Sequence[Cells]) -> list[tuple[float, int]]:
     return found
 
 
+def disagreements(digests: Mapping[int, Cells]) -> list[tuple[int, int, float]]:
+    """(one, other, agreement) of each ordered pair in which the classes of one lie, by weight, nearer to other classes
+    of the other's than to their own; classes that both hold count. Of a pair alone nobody can say who is wrong.
+    """
+    if len(digests) < 2:
+        return []
+    metric = whitening(list(digests.values()))
+    found = []
+    for one, own in digests.items():
+        for other, theirs in digests.items():
+            both = np.flatnonzero((own.counts >= FEW) & (theirs.counts >= FEW))
+            if one == other or len(both) < 2:
+                continue
+            means, usual = own.means[both] @ metric, theirs.means[both] @ metric
+            nearness = [nearest_of(mean, usual, place) for place, mean in enumerate(means)]
+            agreement = float(np.average(nearness, weights=own.counts[both]))
+            if agreement < 0:
+                found.append((one, other, agreement))
+    return found
+
+
 def nearest_of(mean: Values, usual: Values, own: int) -> float:
     """min over d of t_cd, for the mean of class c = own.
 

@@ -1,6 +1,7 @@
 """What the moderator makes of a release: checked against what is publicly known, then features and soft labels.
 
-Whatever the mode, a client's release ends as samples: a mixed digest's rows, or samples drawn from moments.
+Whatever the mode, a client's release ends as samples: a mixed digest's rows, stretched as far as mixing shrank them
+(stretching.py), or samples drawn from moments.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from holdfast.digests.moment_sampling import Pooled, draw, pool
 from holdfast.digests.moment_wire import check_moments, open_moments
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.release import COMPACT, LONGEST_EXCUSE, ReleaseOptions, claim_of, noisy, strict_grid
+from holdfast.digests.stretching import stretched
 
 TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
@@ -69,21 +71,32 @@ def longest_row(options: ReleaseOptions, about: About) -> float:
     return 1.001 * length * (1 + math.sqrt(math.prod(about.feature_shape)) / levels)
 
 
-@functools.lru_cache(maxsize=8)
 def noise_length(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, bound: float) -> float:
     """The length that a row's noise exceeds less often than once in 10^20 rows.
 
     Gaussian: sigma (sqrt k + 10). Laplace: |x|_2^2 <= |x|_1 |x|_inf, where |x|_1 / b is Gamma(k), below
     k + 10 sqrt k + 50, and |x|_inf / b below log k + 50.
     """
-    if not noisy(options):
-        return 0.0
     k = math.prod(feature_shape)
-    claim = claim_of(options, feature_shape, classes)
-    scale = claim.scale * (bound if options.mode == "paper" else strict_grid(options, k).step)
-    if claim.noise == "discrete gaussian":
+    scale, gaussian = noise_scale(options, feature_shape, classes, bound)
+    if gaussian:
         return scale * (math.sqrt(k) + 10)
     return scale * math.sqrt((k + 10 * math.sqrt(k) + 50) * (math.log(k) + 50))
+
+
+@functools.lru_cache(maxsize=8)
+def noise_scale(
+    options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, tau: float
+) -> tuple[float, bool]:
+    """The scale of the noise on a row (strict modes: on a row of one record), and whether it is Gaussian, not Laplace.
+
+    tau: in mode paper, a client's largest feature value.
+    """
+    if not noisy(options):
+        return 0.0, True
+    claim = claim_of(options, feature_shape, classes)
+    unit = tau if options.mode == "paper" else strict_grid(options, math.prod(feature_shape)).step
+    return claim.scale * unit, claim.noise == "discrete gaussian"
 
 
 def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tensors, rows: int | None = None) -> Any:
@@ -94,6 +107,34 @@ def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tenso
         kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed, rows))
         context.bench.opened[client] = kept
     return kept[1]
+
+
+def as_records(options: ReleaseOptions, context: Context, client: int, sealed: Tensors) -> Digest:
+    """A client's mixed digest, its rows stretched unless the run leaves them as they are: once, like `opened`."""
+    digest: Digest = opened(options, context, client, sealed)
+    if not options.stretch:
+        return digest
+    kept = context.bench.stretched.get(client)
+    if kept is None or kept[0] is not digest:
+        about = context.bench.about
+        bound = about.norm_bound if options.mode == "paper" else options.clip
+        # What the run asked for counts, not what the client says of its digest.
+        asked = dataclasses.replace(digest, spd=options.spd, weights=options.weights, signed=about.signed)
+        kept = digest, stretched(asked, bound, noise_variance(options, about, digest))
+        context.bench.stretched[client] = kept
+    return kept[1]
+
+
+def noise_variance(options: ReleaseOptions, about: About, digest: Digest) -> float:
+    """The variance of the noise in each coordinate of a row.
+
+    Mode paper: tau is the largest value of a client's features, which its rows' largest is nearly; strict modes: the
+    noise is in the sum of SpD records.
+    """
+    tau = float(digest.features.abs().max())
+    scale, gaussian = noise_scale(options, about.feature_shape, about.classes, tau)
+    scale /= 1 if options.mode == "paper" else options.spd
+    return scale**2 * (1 if gaussian else 2)
 
 
 def samples_of(
@@ -107,7 +148,7 @@ def samples_of(
     """Features and soft labels that stand in for each of these clients in this round, each at most its share."""
     claims = claims or {}
     if options.mode != "moments":
-        held = {client: opened(options, context, client, digests[client]) for client in digests}
+        held = {client: as_records(options, context, client, digests[client]) for client in digests}
         claims = {**{client: digest.samples for client, digest in held.items()}, **claims}
         counted = context.sizes.counted(claims)
         return [share_of(options, context, held[client], client, counted[client]) for client in clients]

@@ -70,6 +70,7 @@ class ReleaseOptions:
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
+    stretch: bool = True  # at the moderator: give mixed rows the spread of records again (digests/stretching.py)
 
     def __post_init__(self) -> None:
         check_options(self)

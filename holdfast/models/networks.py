@@ -12,23 +12,14 @@ from torch import Tensor, nn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import seed_of
 from holdfast.core.types import Tensors
+from holdfast.models.contract import Model, Shape
+from holdfast.models.heads import Head
 from holdfast.models.mobilenet import last_channels, mobilenet_layers
+
+__all__ = ["MODELS", "Layout", "Model", "Shape", "buffers_of", "fill", "initialise", "laid_out", "weights_of"]
 
 Norm = Literal["group", "batch", "none"]
 Layout = Literal["channels-last", "plain"]
-
-
-Shape = tuple[int, ...]
-
-
-class Model:
-    """What a choice of model offers: which inputs it reads, and how it is built for a task."""
-
-    inputs: ClassVar[tuple[str, ...]] = ("image",)  # or "features": what the public encoder makes of the image
-
-    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
-        """The network for samples of this shape, with so many outputs: one for each class, or as the kind says."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -188,6 +179,7 @@ MODELS: dict[str, type[Model]] = {
     "linear": Linear,
     "features": Features,
     "full": Full,
+    "head": Head,
 }
 
 

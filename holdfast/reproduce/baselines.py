@@ -24,6 +24,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples, right_or_wrong
 from holdfast.digests.digest import Digest
 from holdfast.digests.received import samples_of
+from holdfast.digests.stretching import class_means, spread_of
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.store import History
@@ -53,26 +54,15 @@ def fit_lda(features: Tensor, labels: Tensor, spread: float = 1.0, shrink: float
     (tensor([0.5000, 2.5000], dtype=torch.float64), [0, 1])
     """
     x, y = features.flatten(1).double(), labels.double()
-    seen = y.sum(0) > 0
-    means = torch.zeros(y.shape[1], x.shape[1], dtype=torch.float64)
-    means[seen] = torch.linalg.lstsq(y[:, seen], x, driver="gelsd").solution
+    means = class_means(x, y)
     rest = x - y @ means
-    free = max(1, len(x) - int(seen.sum()))
+    free = max(1, len(x) - int((y.sum(0) > 0).sum()))
     covariance = rest.T @ rest / (free * spread)
     level = float(covariance.diagonal().mean())
     covariance += torch.eye(x.shape[1], dtype=torch.float64) * max(shrink * level, 1e-12)
     weight = torch.linalg.solve(covariance, means.T).T
     prior = y.mean(0).log()  # minus infinity where a class was never seen
     return Lda(weight, prior - 0.5 * (means * weight).sum(1))
-
-
-def spread_of(digest: Digest) -> float:
-    """sum_k w_k^2, or its mean: 1/SpD for balanced weights, 2/(SpD + 1) for weights uniform on the simplex."""
-    if digest.weights == "balanced":
-        return 1.0 / digest.spd
-    if digest.weights == "random":
-        return 2.0 / (digest.spd + 1)
-    return sum(float(weight) ** 2 for weight in digest.weights.split("/"))
 
 
 def lda_from_digests(digests: Sequence[Digest]) -> Lda:

@@ -120,7 +120,7 @@ def test_the_commands(own: Path, tmp_path: Path) -> None:
         ({"epsilon": -1.0}, "must be positive"),
         ({"epsilon": float("inf")}, "leave epsilon out for no noise"),
         ({"encoder": "scatering"}, "did you mean 'scattering'"),
-        ({"task": "fashon"}, "did you mean"),
+        ({"task": "fashion-mny"}, "did you mean"),
         ({"samples_of": Path("nowhere.npz")}, "does not exist"),
     ],
 )

@@ -1,0 +1,152 @@
+"""Which head to take, without test data, and what to expect of it.
+
+Of mixed digests every fifth row is left out: each head is fitted to the others and judged by the rows left out, which
+are stretched like all. Moments have no rows: records drawn from them follow the very Gaussians that `qda` assumes, so
+the fit cannot judge between heads. There `qda` is taken, which was best on other seeds; what is expected of it comes
+from drawn records, and is optimistic for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.randomness import rng
+from holdfast.core.types import Tensors
+from holdfast.data.task import Samples
+from holdfast.digests.digest import Digest
+from holdfast.digests.moments import MomentDigest
+from holdfast.digests.stretching import stretched
+from holdfast.heads import solved, trained
+from holdfast.heads.evidence import Evidence, mixed_evidence, moment_evidence
+from holdfast.learning.loop import outputs_of
+from holdfast.models.heads import Form, Head
+from holdfast.models.networks import Features, fill, initialise
+
+SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
+    "nearest-mean": ("linear", solved.nearest_mean),
+    "lda": ("linear", solved.lda),
+    "fedcgs": ("linear", solved.fedcgs),
+    "qda": ("quadratic", solved.qda),
+    "ridge": ("linear", solved.ridge),
+    "ccvr": ("linear", trained.ccvr),
+    "fishermix": ("cosine", trained.fishermix),
+}
+SERVER_STEP = "server-step"
+HEADS = (*SOLVED, SERVER_STEP)
+OF_MOMENTS = "qda"
+LEFT_OUT = 5  # one row of so many
+
+Received = Digest | MomentDigest
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What is known of mixed rows beyond the rows: the variance of their noise, and the bound on a record's length."""
+
+    variance: float = 0.0
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A head, the model that it is, and what to expect of it."""
+
+    name: str
+    model: str  # as an experiment names it
+    network: nn.Module
+    expected: float  # accuracy
+    optimistic: bool  # the expectation comes from the fit itself
+    judged: Mapping[str, float]  # the accuracy of each head that was compared
+    adds: Sequence[float | None]  # what each digest adds to the expected accuracy; None: nothing is left without it
+
+
+def check_head(name: str) -> None:
+    if name != "auto" and name not in HEADS:
+        raise HoldfastError(f"head: {name!r} is not known; {nearest(name, ('auto', *HEADS))}")
+
+
+def model_of(name: str) -> str:
+    """The model that a head is, as an experiment names it."""
+    return "features" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
+
+
+def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> nn.Module:
+    """A head fitted to digests, all of one mode."""
+    evidence = evidence_of(digests, noise)
+    classes, width = evidence.means.shape
+    if name == SERVER_STEP:
+        network = initialise(lambda: Features().build((), classes, (width,)), seed, "plain")
+        trained.server_step(network, records_of(digests, evidence, noise, seed), seed)
+        return network
+    form, solve = SOLVED[name]
+    network, weights = Head(form).build((), classes, (width,)), solve(evidence)
+    fill(network, weights, weights)
+    return network
+
+
+def evidence_of(digests: Sequence[Received], noise: Noise) -> Evidence:
+    mixed = [digest for digest in digests if isinstance(digest, Digest)]
+    moments = [digest for digest in digests if isinstance(digest, MomentDigest)]
+    if mixed and moments:
+        raise HoldfastError("digests: some are mixed rows and some are moments; all must be of one mode.")
+    return mixed_evidence(mixed, noise.variance) if mixed else moment_evidence(moments)
+
+
+def records_of(digests: Sequence[Received], evidence: Evidence, noise: Noise, seed: int) -> Samples:
+    """What a network is trained on: stretched rows, or records drawn from moments."""
+    mixed = [stretched(d, noise.bound, noise.variance) for d in digests if isinstance(d, Digest)]
+    if not mixed:
+        return trained.drawn(evidence, rng(seed, -1, -1, "records of moments"))
+    return Samples((torch.cat([d.features for d in mixed]).flatten(1),), torch.cat([d.labels for d in mixed]))
+
+
+def choose_head(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> Fitted:
+    """The head of this name, or with "auto" the best one, fitted to all digests."""
+    check_head(name)
+    kept, judge = digests, drawn_judge(digests, noise, seed)
+    mixed = [digest for digest in digests if isinstance(digest, Digest)]
+    if mixed:
+        kept, judge = held_out(mixed, noise, seed)
+    names = [name] if name != "auto" else (list(HEADS) if mixed else [OF_MOMENTS])
+    judged = {one: accuracy(fit(one, kept, noise, seed), judge) for one in names}
+    best = max(judged, key=lambda one: judged[one])
+    adds: list[float | None] = []
+    for place in range(len(digests)):
+        others = [*kept[:place], *kept[place + 1 :]]
+        adds.append(judged[best] - accuracy(fit(best, others, noise, seed), judge) if others else None)
+    return Fitted(best, model_of(best), fit(best, digests, noise, seed), judged[best], not mixed, judged, adds)
+
+
+def held_out(digests: Sequence[Digest], noise: Noise, seed: int) -> tuple[list[Digest], Samples]:
+    """Each digest without a fifth of its rows, and these rows, stretched around the class means of all its rows."""
+    kept, left = [], []
+    for place, digest in enumerate(digests):
+        order = torch.randperm(len(digest), generator=rng(seed, -1, place, "rows left out"))
+        out, rest = order[: len(order) // LEFT_OUT], order[len(order) // LEFT_OUT :].sort().values
+        rows = stretched(digest, noise.bound, noise.variance)
+        left.append(Samples((rows.features[out].flatten(1),), rows.labels[out]))
+        share = len(rest) / len(digest)
+        kept.append(replace(digest, features=digest.features[rest], labels=digest.labels[rest],
+                            used=max(1, round(digest.used * share))))  # fmt: skip
+    return kept, Samples((torch.cat([s.inputs[0] for s in left]),), torch.cat([s.labels for s in left]))
+
+
+def drawn_judge(digests: Sequence[Received], noise: Noise, seed: int) -> Samples:
+    """Records drawn from moments, others than those that a head is trained on."""
+    evidence = evidence_of(digests, noise)
+    found = trained.drawn(evidence, rng(seed, -1, -1, "records to judge by"))
+    return Samples(found.inputs, one_hot(found.labels, len(evidence.counts)).float())
+
+
+def accuracy(network: nn.Module, judge: Samples) -> float:
+    """The share of records whose strongest class is found; mixed rows may be of several."""
+    if not len(judge):
+        return 0.0
+    right: Tensor = outputs_of(network, judge).argmax(1) == judge.labels.argmax(1)
+    return float(right.double().mean())

@@ -1,0 +1,51 @@
+"""What digests can be solved for: scores of classes, or values, as a linear or quadratic function of the features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.models.contract import Model, Shape
+
+Form = Literal["linear", "quadratic", "cosine"]
+
+
+@dataclass(frozen=True)
+class Head(Model):
+    """One layer on the encoded features: linear, quadratic, or the cosine to one direction of each class."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("features",)
+    form: Form = "linear"
+
+    def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        return Scores(int(torch.Size(features).numel()), outputs, self.form)
+
+
+class Scores(nn.Module):
+    """linear: W z + b; quadratic: z' Q_c z + W z + b; cosine: b + s cos(V z, W_c), s being the length of W_c."""
+
+    subspace: Tensor
+
+    def __init__(self, width: int, outputs: int, form: Form) -> None:
+        super().__init__()
+        self.form = form
+        inner = min(width, max(1, outputs - 1)) if form == "cosine" else width
+        self.weight = nn.Parameter(torch.zeros(outputs, inner))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        if form == "quadratic":
+            self.square = nn.Parameter(torch.zeros(outputs, width, width))
+        if form == "cosine":
+            self.register_buffer("subspace", torch.zeros(inner, width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        z = features.flatten(1)
+        if self.form == "cosine":
+            z = functional.normalize(z @ self.subspace.T, dim=1)
+        scores: Tensor = functional.linear(z, self.weight, self.bias)
+        if self.form == "quadratic":
+            scores = scores + torch.einsum("nk,ckl,nl->nc", z, self.square, z)
+        return scores

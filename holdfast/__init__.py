@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from holdfast.runs.store import History
     from holdfast.trust.base import Hearing, Judgement, Testing, Trust
 
+__version__ = "0.2.0"
+
 __all__ = [
     "AbsencePolicy",
     "Algorithm",

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from holdfast import __version__
 from holdfast.cli import reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
+from holdfast.cli.screen import screen
 from holdfast.cli.tables import data_app
 from holdfast.core.errors import HoldfastError
 
@@ -33,8 +34,17 @@ File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.
 RUNS, LOOK, USE = "Run", "Look", "Use"
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=show_version, is_eager=True)
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what workers log.")] = False,
 ) -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -195,7 +205,7 @@ def main() -> None:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
         sentence = Text.assemble(("Error:", "bold red"), f" {error}")  # no markup: it may quote a stranger's words
-        Console(stderr=True, soft_wrap=True, highlight=False).print(sentence)
+        screen(stderr=True, wrap=True).print(sentence)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

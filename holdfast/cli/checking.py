@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from holdfast.absence import ABSENCES
 from holdfast.algorithms import ALGORITHMS
 from holdfast.attacks import ATTACKS
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.names import plural
 from holdfast.core.tables import toml
 from holdfast.data.named import known_tasks
 from holdfast.data.natural import PARTITIONS
@@ -40,25 +42,16 @@ def check_file(file: Path, changes: list[str]) -> None:
     """Say what an experiment would do."""
     plan = make_plan(load(file, changes))
     refuse_without_effect(plan.experiment)
-    experiment, state = plan.experiment, plan.start()
-    weights = sum(tensor.numel() for tensor in state.model.values())
-    console = Console(highlight=False)
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("task", f"{plan.task.name}: {len(plan.task.train):,} + {len(plan.task.test):,} samples, "
-                  f"{plan.task.kind.words(plan.task.classes)}, {'x'.join(map(str, plan.task.shape))}")  # fmt: skip
-    facts.add_row("model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round")
-    facts.add_row("method", f"{experiment.method}, weights by {plan.method.trust.__class__.__name__}")
-    sizes = plan.stage.sizes
-    facts.add_row("clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples")
-    if plan.hostile:
-        facts.add_row("hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}")
-    facts.add_row("rounds", f"{experiment.rounds} of {experiment.epochs} epoch(s), batches of {experiment.batch_size}, "
-                  f"lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}")  # fmt: skip
-    if experiment.selection.name != "all":
-        facts.add_row("selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round")
-    console.print(facts)
+    experiment, sizes = plan.experiment, plan.stage.sizes
+    console = screen()
+    view = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
+    for name, text in facts_of(plan):
+        view.add_row(name, escape(text))
+    console.print(view)
     marks = "█ there, · away, ░ not asked" if foreseen(plan) else "█ there, · away"
-    console.print(f"\nWho is there, round 1 to {experiment.rounds} ({marks}), scenario {experiment.scenario}:")
+    console.print(
+        f"\nWho is there, round 1 to {experiment.rounds} ({marks}), scenario {escape(str(experiment.scenario))}:"
+    )
     width = max(len(experiment.name_of(client)) for client in plan.stage.clients)
     for client, line in enumerate(timeline(plan)):
         console.print(f"  {escape(f'{experiment.name_of(client):{width}}')} {line} {sizes[client]:>6} samples")
@@ -66,6 +59,25 @@ def check_file(file: Path, changes: list[str]) -> None:
             console.print(f"  ... and {len(sizes) - 20} more")
             break
     console.print("[green]This experiment can be run.[/]")
+
+
+def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What is learnt, by whom and how, as rows of a table."""
+    experiment, task, sizes = plan.experiment, plan.task, plan.stage.sizes
+    shape = "x".join(map(str, task.shape))
+    kind = task.kind.words(task.classes)
+    yield "task", f"{task.name}: {len(task.train):,} + {len(task.test):,} samples, {kind}, {shape}"
+    weights = sum(tensor.numel() for tensor in plan.start().model.values())
+    yield "model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round"
+    rule = next((name for name, kind in TRUSTS.items() if type(plan.method.trust) is kind), experiment.trust.head)
+    yield "method", f"{experiment.method}, updates weighted by {rule}"
+    yield "clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples"
+    if plan.hostile:
+        yield "hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}"
+    steps = f"batches of {experiment.batch_size}, lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}"
+    yield "rounds", f"{experiment.rounds} of {plural(experiment.epochs, 'epoch')}, {steps}"
+    if experiment.selection.name != "all":
+        yield "selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round"
 
 
 def timeline(plan: Plan, width: int = 60) -> list[str]:
@@ -97,7 +109,7 @@ def show_partition(file: Path | None, changes: list[str], out: Path | None) -> N
         counts = class_counts(parts, plan.task.train.labels, plan.task.classes)
     else:
         counts = torch.tensor([[len(part)] for part in parts])
-    console = Console(highlight=False)
+    console = screen()
     console.print(f"{plan.task.name}, {experiment.partition}, seed {experiment.seed}: training samples of each client")
     console.print(partition_table(counts, names))
     if out is not None:
@@ -116,7 +128,7 @@ def list_tasks() -> None:
         "[bold]SCHEMA.toml[/]", "your own tables: data = a CSV or Parquet file, or a folder with one for each site"
     )
     view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
-    Console(highlight=False).print(view)
+    screen().print(view)
 
 
 KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
@@ -140,7 +152,7 @@ def list_methods(kind: str | None) -> None:
     """Every kind of choice, or one: each name with its first sentence and its options."""
     if kind is not None and kind not in KINDS:
         raise HoldfastError(f"There is no kind of choice {kind!r}; {nearest(kind, KINDS)}")
-    console = Console(highlight=False)
+    console = screen()
     if kind is None:
         console.print(
             "A method is [bold]algorithm\\[+absence]\\[+trust]\\[+protect][/], as in feddig or scaffold+feddig.\n"
@@ -158,7 +170,7 @@ def show(console: Console, title: str, rows: Mapping[str, str]) -> None:
     view = Table(box=None, padding=(0, 2, 0, 2), title=title, title_justify="left", title_style="bold")
     view.show_header = False
     for name, text in rows.items():
-        view.add_row(f"[cyan]{name}[/]", text)
+        view.add_row(f"[cyan]{escape(name)}[/]", text)
     console.print(view)
     console.print()
 

@@ -17,8 +17,10 @@ from rich.table import Table
 
 from holdfast.cli.hostile import backdoor_rate, suspicions
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
+from holdfast.core.names import plural
 from holdfast.data.metrics import Measure
 from holdfast.play import resume, run
 from holdfast.report.figures import save_curves
@@ -43,7 +45,7 @@ def compare_methods(
     methods: str | None, conditions: Conditions, file: Path | None, changes: list[str], out: Path | None, as_json: bool
 ) -> None:
     """Run every combination and show what came of it."""
-    console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
+    console = screen(stderr=as_json, wrap=as_json)
     out = out or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     experiments = combinations(methods, conditions, file, changes)
     for experiment in {(e.method, situation(e)): e for e in experiments}.values():
@@ -77,7 +79,7 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
         for line in [*happenings(history), *suspicions(history), *history.failures]:
             what = f"{history.experiment.method}, {situation(history.experiment)}: {line}"
             console.print(f"[yellow]note[/] {escape(what)}")
-    console.print(table(histories, backdoors))
+    console.print(fitting(console, histories, backdoors))
     console.print(f"Runs, results.json and curves.png are in [bold]{escape(str(out))}[/]")
 
 
@@ -139,8 +141,18 @@ def play_one(experiment: Experiment, out: Path, live: Live) -> History:
     return resume(folder, lambda record: live.round(label, record))
 
 
-def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Table:
-    """Methods x conditions: mean and deviation over seeds of the leading metric, the best of each column in bold."""
+def fitting(console: Console, histories: Sequence[History], backdoors: Sequence[float | None]) -> Table:
+    """The table, with curves where the screen is wide enough for them."""
+    whole = table(histories, backdoors)
+    needed = console.measure(whole, options=console.options.update(width=10_000)).maximum
+    return whole if needed <= console.width else table(histories, backdoors, curves=False)
+
+
+def table(histories: Sequence[History], backdoors: Sequence[float | None], curves: bool = True) -> Table:
+    """Methods x conditions: mean and deviation over seeds of the leading metric, the best of each column in bold.
+
+    Curves are left out where the screen is narrow: whole names and numbers come first.
+    """
     cells: dict[str, dict[str, list[History]]] = {}
     open_doors: dict[tuple[str, str], list[float]] = {}
     for history, rate in zip(histories, backdoors, strict=True):
@@ -153,13 +165,14 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Ta
     there = {s: [v for (_, other), v in means.items() if other == s and v is not None] for s in conditions}
     best = {s: measure.best(values) if values else None for s, values in there.items()}
     seeds = len({history.experiment.seed for history in histories})
-    title = f"Test {escape(measure.title)}, mean over {seeds} seed{'s' if seeds > 1 else ''}"
+    title = f"Test {escape(measure.title)} at the end, mean over {plural(seeds, 'seed')}"
     view = Table(title=title, title_justify="left")
-    view.add_column("method")
+    view.add_column("method", overflow="fold")
     for name in conditions:
-        view.add_column(escape(name), justify="right")
+        view.add_column(escape(name), justify="right", overflow="fold")
     view.add_column("seconds a run", justify="right")
-    view.add_column(f"{escape(measure.name)} by round, {escape(conditions[-1])}")
+    if curves:
+        view.add_column(f"{escape(measure.name)} by round, {escape(conditions[-1])}", no_wrap=True)
     for method, row in cells.items():
         doors = [open_doors.get((method, s), []) for s in conditions]
         texts = [
@@ -168,7 +181,8 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None]) -> Ta
         ]
         seconds = statistics.mean(history.seconds for found in row.values() for history in found)
         last = row.get(conditions[-1], [])
-        view.add_row(escape(method), *texts, f"{seconds:.0f}", spark(last[0].leading if last else [], measure))
+        curve = [spark(last[0].leading if last else [], measure)] if curves else []
+        view.add_row(escape(method), *texts, f"{seconds:.0f}", *curve)
     return view
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.cli.screen import screen
 from holdfast.core.errors import plain
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
@@ -34,7 +34,7 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text.dumps(facts, allow_nan=False))
         return
-    console = Console(highlight=False)
+    console = screen()
     rows = strict_rows(facts) if published is None else published_rows(facts)
     if origin is not None:
         until = f"until {origin.expires}" if origin.expires else "without an end"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from holdfast.by_post import Outcome, model_bytes, train
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, plain
 from holdfast.core.files import Store
 from holdfast.digests.origin import known_keys
@@ -35,11 +35,11 @@ def train_files(files: Sequence[Path], out: Path, head: str, keys: Path | None, 
         typer.echo(json_text.dumps({**facts, "out": str(out)}, allow_nan=False))
         return
     show(outcome)
-    Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{out}[/] (model, report.html, privacy.html)")
+    screen(wrap=True).print(f"Written: [bold]{out}[/] (model, report.html, privacy.html)")
 
 
 def show(outcome: Outcome) -> None:
-    console = Console(highlight=False)
+    console = screen()
     for heading, rows, sentence in report_sections(outcome):
         console.print(f"[bold]{heading}[/]")
         wide = len(rows[0]) > 2

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from holdfast.cli.digest_facts import show
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
@@ -119,7 +119,7 @@ def key_command(
     from holdfast.digests.origin import make_key
 
     for path in make_key(out, site):
-        Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{path}[/]")
+        screen(wrap=True).print(f"Written: [bold]{path}[/]")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def up(
     from holdfast.runs.deal import counted
     from holdfast.runs.experiment import load
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     experiment = counted(load(file, [*(set or []), *([f"clients={sites}"] if sites is not None else [])]))
     check_enough(read_settings({"enough": enough, "half": half}), experiment.clients)
     out = (out or Path("runs") / f"{file.stem}-flower-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
@@ -82,7 +83,7 @@ def new(
     usual = ["clients=3", "rounds=12", "absence=feddig"]
     experiment = counted(load(file, set or []) if file else from_changes([*usual, *(set or [])]))
     write_app(folder, experiment)
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     console.print(f"The app is in {folder}; its experiment's fingerprint is {fingerprint_of(experiment)}")
     console.print(f"Try it out: holdfast flower up {shlex.quote(str(experiment_in(folder)))}")
 
@@ -101,7 +102,7 @@ def keys(
 
     names = name or usual_names(sites)
     make_keys(folder, names, host or (), days)
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     console.print(f"Give each site ca.crt and its own .key from {folder}; register its .pub under its name:")
     for site in names:
         console.print(f"  flwr supernode register {shlex.quote(f'{folder / site}.pub')} NAME --name {site}")
@@ -144,7 +145,7 @@ def site(
     if device is not None:
         choose_device(device)
         config["device"] = device
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     if insecure:
         console.print(WARNING)
     here = Local(folder.resolve(), secure=not insecure)
@@ -170,7 +171,7 @@ def fingerprint(
     from holdfast.flower.deploy.policy import fingerprint_of
     from holdfast.runs.experiment import load
 
-    Console(highlight=False, soft_wrap=True).print(fingerprint_of(load(file, set or [])))
+    screen(wrap=True).print(fingerprint_of(load(file, set or [])))
 
 
 def end_on_term() -> None:

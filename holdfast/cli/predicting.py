@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.cli.running import print_json
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
 from holdfast.runs.export import Trained, load_model, read_samples
@@ -22,7 +23,7 @@ def predict_file(
     source: Path, data: Path, out: Path | None, as_json: bool, most: int, modules: Path | None = None
 ) -> None:
     """Predict, show, and save if asked."""
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    console = screen(stderr=as_json, wrap=True)
     if out is not None and out.suffix != ".npz":
         raise HoldfastError(f"{out} must end in .npz: predictions are saved as arrays.")
     model = load_model(source, modules=modules)
@@ -52,7 +53,7 @@ def predict_file(
     more = f"{len(rows)} samples" + (f", {most} of them shown" if 0 < most < len(rows) else "")
     console.print(more + (f"; {verdict(model, metrics)}" if labels is not None else "; no labels to check"))
     if out is not None:
-        console.print(f"Written: [bold]{out}[/]")
+        console.print(f"Written: [bold]{escape(str(out))}[/]")
 
 
 def arrays_of(model: Trained, answers: NDArray[np.float32]) -> dict[str, NDArray[Any]]:

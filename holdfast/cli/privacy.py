@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
@@ -62,7 +63,7 @@ def report_command(
     else:
         typer.echo(as_text(findings), nl=False)
         if out is not None:
-            Console(highlight=False, soft_wrap=True).print(f"Written: [bold]{out}[/]")
+            screen(wrap=True).print(f"Written: [bold]{escape(str(out))}[/]")
     if findings.verdict != "PASS":
         raise typer.Exit(FAILED)
 
@@ -102,7 +103,7 @@ def plan_command(
     if json:
         typer.echo(json_text.dumps({"settings": [row(s) for s in settings], "curve": [row(s) for s in line]}))
         return
-    console = Console(highlight=False)
+    console = screen()
     total = f"epsilon {epsilon:g} at delta {delta:g} over {releases} release{'s' if releases > 1 else ''} a client"
     console.print(table(f"Settings that meet {total}", settings))
     if line:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.markup import escape
+
+from holdfast.cli.screen import screen
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders of runs as `holdfast compare` leaves them.")
@@ -27,13 +29,13 @@ def report(
     """Show what happened in runs: one HTML page that opens from disk, and figures for papers."""
     from holdfast.report import save_report
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     figures = [path for path in (png, pdf, svg) if path is not None]
     out = out or (None if figures else runs[0] / "report.html")
     for sentence in save_report(runs, out, figures):
         console.print(sentence, markup=False)
     written = [str(path) for path in (out, *figures) if path is not None]
-    console.print(f"Written: [bold]{', '.join(written)}[/]")
+    console.print(f"Written: [bold]{escape(', '.join(written))}[/]")
 
 
 def watch(
@@ -46,7 +48,7 @@ def watch(
     from holdfast.report.watch import Folder, serve, wait_until_finished
     from holdfast.runs.store import refuse_file
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     refuse_file(run)
     folder = Folder(run)
     if not folder.runs():
@@ -54,7 +56,7 @@ def watch(
     if folder.finished():
         raise HoldfastError(f"{run} is finished; `holdfast report {run}` shows it.")
     with serve(run, browser, port) as address:
-        console.print(f"Watching [bold]{run}[/] at {address} (Ctrl-C ends watching, not the run)")
+        console.print(f"Watching [bold]{escape(str(run))}[/] at {address} (Ctrl-C ends watching, not the run)")
         wait_until_finished(run)
     console.print(f"The run is finished; `holdfast report {run}` keeps the page.")
 
@@ -73,19 +75,21 @@ def export(
     from holdfast.report.run_data import read_story
     from holdfast.runs.export import export_onnx, export_safetensors
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen(wrap=True)
     if not any((safetensors, onnx, tensorboard, mlflow)):
         raise HoldfastError("Say what to export: --safetensors FILE, --onnx FILE, --tensorboard DIR or --mlflow URI.")
     story = read_story(run)
     if safetensors:
         export_safetensors(run, safetensors)
-        console.print(f"Written: [bold]{safetensors}[/]")
+        console.print(f"Written: [bold]{escape(str(safetensors))}[/]")
     if onnx:
         export_onnx(run, onnx, modules)
-        console.print(f"Written: [bold]{onnx}[/]")
+        console.print(f"Written: [bold]{escape(str(onnx))}[/]")
     if tensorboard:
         write_tensorboard(story, tensorboard)
-        console.print(f"Written: [bold]{tensorboard}[/]; look at it with tensorboard --logdir {tensorboard}")
+        console.print(
+            f"Written: [bold]{escape(str(tensorboard))}[/]; look at it with tensorboard --logdir {tensorboard}"
+        )
     if mlflow:
         console.print(f"MLflow run {write_mlflow(story, mlflow)} in the experiment holdfast at {mlflow}")
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from holdfast.cli.comparing import play_one
 from holdfast.cli.running import Live, happenings, print_json
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
 from holdfast.data.named import EMBEDDED, load_task
@@ -56,7 +57,7 @@ def reproduce_paper(
     """Play what a table or figure of the paper shows, print ours beside the paper's, and save table, curves, figure."""
     wish = Wish(name, scale, data, read_seeds(seeds), tuple(changes))
     wanted = only(reproduction(name, scale), parts)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
+    console = screen(stderr=as_json, wrap=as_json)
     wanted, left_out = with_data(wanted, wish)
     places = experiments_of(wanted, wish)
     out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -95,14 +96,15 @@ def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]
     """Without the columns whose data cannot be had; at the paper's scale all are needed."""
     kept, left_out = [], []
     for column in wanted.columns:
-        task = str(table_for(wanted, Row("", {}), column, 0, wish)["task"])
+        table = table_for(wanted, Row("", {}), column, 0, wish)
+        task, asked = str(table["task"]), from_table({"download": table.get("download", False)}).download
         if task == EMBEDDED or "." in task:
             kept.append(column)
             continue
         try:
-            if wish.data is None and wish.scale == "small":
+            if wish.data is None and wish.scale == "small" and not asked:
                 raise HoldfastError(f"task {task!r}: no folder with its files was given")
-            load_task(task, wish.data)
+            load_task(task, wish.data, asked)
             kept.append(column)
         except HoldfastError as error:
             if wish.scale == "paper":

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from holdfast.cli.comparing import play_one
 from holdfast.cli.reproducing import read_seeds
 from holdfast.cli.running import Live, print_json
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
 from holdfast.report.figures import COLOURS
@@ -34,7 +33,7 @@ def reproduce_fedtest(
     make_plan(experiments[0])  # what does not fit together, or is not there, is said before the first run
     out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(out)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=as_json)
+    console = screen(stderr=as_json, wrap=as_json)
     about = what(experiments[0], len(numbers))
     console.print(about)
     try:

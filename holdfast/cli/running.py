@@ -14,7 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
+from holdfast.cli.screen import screen
 from holdfast.core.failures import LOG
+from holdfast.core.names import plural
 from holdfast.core.types import by_scenario
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.play import resume as resume_run
@@ -57,7 +59,7 @@ def live_page(folder: Path, as_json: bool) -> Iterator[None]:
     from holdfast.report.watch import serve
 
     with serve(folder) as address:
-        Console(stderr=as_json, highlight=False).print(f"Watch it at {address}")
+        screen(stderr=as_json).print(f"Watch it at {address}")
         yield
 
 
@@ -72,7 +74,7 @@ def show(
     go: Callable[[Callable[[Record], None]], History], experiment: Experiment, out: Path, done: int, as_json: bool
 ) -> bool:
     """Play a run under a live display and say what it came to; true if it failed."""
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    console = screen(stderr=as_json, wrap=True)
     start = time.perf_counter()
     with Live(console, experiment.rounds, done) as live:
         live.names = experiment.names
@@ -98,10 +100,10 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
         console.print(f"[yellow]note[/] {escape(lost)}")
     experiment = history.experiment
     asked = "" if experiment.selection.name == "all" else f", {experiment.selection} asked in each round"
+    final = f"[bold]{escape(history.final_text)}[/]{history.final_words}"
     console.print(
         f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: "
-        f"{escape(history.measure.name)} [bold]{escape(history.final_text)}[/] after {len(history.records)} rounds in "
-        f"{seconds:.0f} s"
+        f"{escape(history.measure.name)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
     )
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")

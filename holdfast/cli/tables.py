@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def schema_command(
         raise HoldfastError(f"{out} is there already; name another file with --out.")
     write_file(out, text.encode())
     marks = text.count("agree on this") - 1
-    Console(highlight=False, soft_wrap=True).print(
+    screen(wrap=True).print(
         f"Wrote {escape(str(out))}. {marks} lines are marked 'agree on this': read them before you share the file."
     )
 
@@ -66,7 +67,7 @@ def check_command(
 
     agreed = read_schema(schema)
     report = check_table(agreed, file, site)
-    show(Console(highlight=False, soft_wrap=True), file, agreed, report)
+    show(screen(wrap=True), file, agreed, report)
     if not report.fits:
         raise typer.Exit(1)
 
@@ -86,7 +87,7 @@ def example_command(
     write_file(folder / "schema.toml", HEART_FILE.with_suffix(".toml").read_bytes())
     write_file(folder / "LICENSE.txt", HEART_FILE.with_name("LICENSE-heart.txt").read_bytes())
     write_file(folder / "study.toml", STUDY.encode())
-    Console(highlight=False, soft_wrap=True).print(f"Try it: holdfast run {escape(str(folder / 'study.toml'))}")
+    screen(wrap=True).print(f"Try it: holdfast run {escape(str(folder / 'study.toml'))}")
 
 
 def show(console: Console, file: Path, schema: Schema, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""What people call clients."""
+"""What people call clients, and how they count."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ def called(names: Sequence[str] | None, client: int) -> str:
     ('South', 'client 1')
     """
     return names[client] if names else f"client {client}"
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "round"), plural(1200, "round")
+    ('1 round', '1,200 rounds')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def numbered(client: int) -> str:

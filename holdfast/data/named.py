@@ -89,7 +89,7 @@ def known_tasks() -> list[tuple[str, str]]:
     return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
 
 
-def load_task(name: str, data: Path | None = None) -> Task:
+def load_task(name: str, data: Path | None = None, download: bool = False) -> Task:
     """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
 
     A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it.
@@ -99,7 +99,7 @@ def load_task(name: str, data: Path | None = None) -> Task:
     if name == HEART:
         return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
     if name in DATA_SETS:
-        return _known(name, data)
+        return _known(name, data, download)
     if name.endswith(".toml"):
         return table_task(read_schema(Path(name)), data)
     if name.endswith(".npz"):
@@ -113,7 +113,7 @@ def load_task(name: str, data: Path | None = None) -> Task:
     )
 
 
-def _known(name: str, data: Path | None) -> Task:
+def _known(name: str, data: Path | None, download: bool) -> Task:
     data_set = DATA_SETS[name]
     if data is not None and not data.is_dir():
         raise HoldfastError(f"data: the folder {data} does not exist; give the folder that holds the files of {name}.")
@@ -130,8 +130,10 @@ def _known(name: str, data: Path | None) -> Task:
         missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
     else:
         missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
+    if not download:  # the network is never contacted unasked
+        raise HoldfastError(f"{missing}; {remedy}, or say download = true to fetch them from {hub.HOST}.")
     if not hub.installed():
-        raise HoldfastError(f"{missing}; {remedy}, or let Holdfast download: pip install holdfast[hub].")
+        raise HoldfastError(f"{missing}, and to download them a package is missing: pip install 'holdfast[hub]'.")
     if name in hub.TABLES:
         return task_from(name, hub.download_table(name, missing), data_set.class_names)
     paths = hub.download_files(name, list(data_set.idx_files), missing)

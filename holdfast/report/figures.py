@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from holdfast.attacks.adversary import choose_hostile
 from holdfast.core.errors import HoldfastError
 from holdfast.report.payload import presence
 from holdfast.report.run_data import Story, same_measure
-from holdfast.report.words import labels, situation
+from holdfast.report.words import colour_places, labels, situation
 from holdfast.runs.store import History
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; dashes help where there are more than eight.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+# Okabe and Ito's colours, which the colour-blind can tell apart, the light ones darkened; as in static/page.css. Dashes
+# help where there are more than eight.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b4588b", "#b97f00", "#3a9bd1", "#2b2b2b", "#8c7a00")
 DASHES = ("-", "--", ":", "-.")
 
 KINDS = (".png", ".pdf", ".svg")
@@ -60,7 +61,7 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     drawn: list[tuple[str, Story]] = []
     for column, scenario in enumerate(scenarios):
         here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
-        draw_metric(panels[0][column], here, list(dict.fromkeys(names)), 100 if measure.is_share else 1)
+        draw_metric(panels[0][column], here, colour_places(names), 100 if measure.is_share else 1)
         panels[0][column].set_title(scenario, fontsize=10)
         drawn.append(most_telling(here))
         draw_presence(panels[1][column], *drawn[-1])
@@ -77,9 +78,9 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
         raise HoldfastError(f"Cannot write {path}: {error.strerror}.") from None
 
 
-def draw_metric(panel: Any, here: Sequence[tuple[str, Story]], methods: Sequence[str], scale: float) -> None:
+def draw_metric(panel: Any, here: Sequence[tuple[str, Story]], places: Mapping[str, int], scale: float) -> None:
     for method in dict.fromkeys(name for name, _ in here):
-        number = methods.index(method)
+        number = places[method]
         rounds, mean, deviation = mean_curve([story for name, story in here if name == method])
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
         panel.plot(rounds, scale * mean, dash, color=colour, label=method, linewidth=1.6)

@@ -12,7 +12,7 @@ from holdfast.core.types import by_scenario
 from holdfast.data.metrics import Measure
 from holdfast.report.privacy import privacy_words
 from holdfast.report.run_data import Story
-from holdfast.report.words import headline, labels, situation
+from holdfast.report.words import colour_places, headline, labels, situation
 from holdfast.round import Record
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -25,7 +25,8 @@ MOST_HAPPENINGS = 200  # rows of a run's table; a rule that suspects everyone ev
 def payload(stories: Sequence[Story]) -> dict[str, Any]:
     """Everything the page shows."""
     names = labels(stories)
-    told = [run_payload(story, name) for story, name in zip(stories, names, strict=True)]
+    colours = colour_places(names)
+    told = [{**run_payload(story, name), "colour": colours[name]} for story, name in zip(stories, names, strict=True)]
     seen: list[str] = []
     for run in told:  # two comparisons may have runs of the same name
         seen.append(run["folder"])

@@ -24,13 +24,17 @@ h1 { font: 600 1.8rem/1.25 Georgia, serif; margin: 0 0 .3rem; }
 h2 { font: 600 1.2rem Georgia, serif; margin: 1.8rem 0 .3rem; }
 .verdict { padding: .7rem 1rem; border-left: .4rem solid #5d666d; background: #fff; font-size: 1.05rem; }
 .pass { border-color: #009e73; } .fail, .none { border-color: #c84e00; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; background: linear-gradient(to left, #fbfaf8 2rem, transparent) right / 4rem 100%,
+  linear-gradient(to left, #9aa3a9, transparent) right / .9rem 100%; background-repeat: no-repeat;
+  background-attachment: local, scroll; }  /* a shadow where more lies to the right */
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 .facts td:first-child { color: #5d666d; width: 16rem; } ul { margin: .4rem 0; padding-left: 1.2rem; font-size: .92rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #dfdcd6; }
 th { color: #5d666d; font-weight: 600; } .quiet { color: #5d666d; font-size: .92rem; }
 img { image-rendering: pixelated; width: 4.5rem; height: 4.5rem; margin: 0 .3rem .3rem 0; }
 @media (prefers-color-scheme: dark) { body { background: #13171a; color: #e9e8e4; } .verdict { background: #1a1f23; }
+  .scroll { background-image: linear-gradient(to left, #13171a 2rem, transparent),
+    linear-gradient(to left, #6b747a, transparent); }
   th, .quiet, .facts td:first-child { color: #a2abb1; } th, td { border-color: #333b41; } }
 """
 
@@ -193,7 +197,8 @@ def headline(findings: Findings) -> str:
     subject, claim = findings.subject, findings.subject.claim
     unread = ", ".join(map(name_of, subject.unread))
     if findings.verdict == "NO GUARANTEE":
-        said = [] if claim_holds(findings) else [f"{claim.guarantee[0].upper() + claim.guarantee[1:]}."]
+        why = claim.guarantee.removeprefix("no guarantee").strip(" :()")  # the verdict has said so already
+        said = [] if claim_holds(findings) else [f"{why[0].upper() + why[1:]}."]
         said += [f"What was released by {unread} is not known: see its ledger."] if unread else []
         return f"NO GUARANTEE. {' '.join([*said, *protected_and_open(findings)])}"
     if findings.verdict == "FAIL":

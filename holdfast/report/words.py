@@ -82,6 +82,16 @@ def labels(stories: Sequence[Story]) -> list[str]:
     ]
 
 
+def colour_places(names: Sequence[str]) -> dict[str, int]:
+    """Which colour each method's line has, wherever it is drawn: plain FedAvg the first, the others by name.
+
+    >>> colour_places(["SCAFFOLD", "FedAvg", "FedAvg + FedDig"])
+    {'FedAvg': 0, 'FedAvg + FedDig': 1, 'SCAFFOLD': 2}
+    """
+    ordered = sorted({*names}, key=lambda name: (name != "FedAvg", name))
+    return {name: place for place, name in enumerate(ordered)}
+
+
 def set_of(tables: Sequence[dict[str, object]], key: str) -> set[str]:
     return {repr(table.get(key)) for table in tables}
 

@@ -29,7 +29,7 @@ def task_of(experiment: Experiment) -> Task:
             f"task: {experiment.task.removeprefix(GIVEN)} was a Python object, which only its own program has; "
             "give it again, as in resume(folder, task=my_task)."
         )
-    return load_task(experiment.task, Path(experiment.data) if experiment.data else None)
+    return load_task(experiment.task, Path(experiment.data) if experiment.data else None, experiment.download)
 
 
 def complete(experiment: Experiment, task: Task) -> Experiment:

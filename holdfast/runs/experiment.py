@@ -26,6 +26,7 @@ class Experiment:
         "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
     )
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
     model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
@@ -149,7 +150,7 @@ def plain(value: object) -> object:
 
 
 # How and where a result is computed. Devices round differently, but a site chooses its own, and a run may move.
-INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules")
+INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "modules", "download")
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),

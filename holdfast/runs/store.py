@@ -291,6 +291,12 @@ class History:
         return "unknown" if self.final is None else self.measure.text(self.final)
 
     @property
+    def final_words(self) -> str:
+        """Of how many tests the final value is the mean, in brackets."""
+        count = len(last_tenth(self.leading))
+        return f" (mean of the last {count} tests)" if count > 1 else ""
+
+    @property
     def accuracy(self) -> list[float]:
         """Test accuracy after each round that was evaluated, of a classification."""
         return [record.accuracy for record in self.records if record.accuracy is not None]
@@ -333,5 +339,10 @@ def mean_of_last(values: Sequence[float]) -> float | None:
     >>> mean_of_last([9.0, 1.0, 2.0, 3.0]), mean_of_last([])
     (2.0, None)
     """
-    last = values[-max(3, -(-len(values) // 10)) :]
+    last = last_tenth(values)
     return sum(last) / len(last) if last else None
+
+
+def last_tenth(values: Sequence[float]) -> Sequence[float]:
+    """The values that a final one is the mean of."""
+    return values[-max(3, -(-len(values) // 10)) :]

@@ -156,7 +156,7 @@ def test_a_network_without_an_import_path_is_handed_over(study: Path, tmp_path: 
         ("model=study:Nothing", "model: module 'study' has no 'Nothing'"),
         ("model=stud:Net", "model: cannot import 'stud' (No module named 'stud'); is it beside the experiment's file"),
         ("model=os:abort", "model: 'os' is a module of Python itself; call yours otherwise."),
-        ("partition=study:same_rows", "partition study:same_rows gives sample 0 to two clients"),
+        ("partition=study:same_rows", "partition study:same_rows gives some samples to two clients"),
         ("scenario=study:nobody", "scenario study:nobody sends client 7 away, and there is none; clients are 0 to 2."),
         ("task=study:STUDY", "task: module 'study' has no 'STUDY'"),
         ("task=study:Net", "task: study:Net is Net; expected a holdfast.data.task.Task"),

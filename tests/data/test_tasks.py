@@ -188,7 +188,7 @@ def test_without_files_and_without_the_extra_the_sentence_says_what_to_do(
     sentence = refusal("mnist", tmp_path)
     assert str(tmp_path) in sentence
     assert all(file in sentence for file in (*MNIST_FILES, "mnist.npz"))
-    assert "pip install holdfast[hub]" in sentence
+    assert "download = true" in sentence
     assert "no data folder was given" in refusal("cifar10", None)
     assert "does not exist" in refusal("mnist", tmp_path / "nowhere")
 

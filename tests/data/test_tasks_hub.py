@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import BY_CLASS_FILES, DATA_SETS, load_task
 from holdfast.data.sources import hub
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment
 
 datasets = pytest.importorskip("datasets")
 
@@ -56,7 +59,7 @@ def test_a_download_becomes_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return datasets.DatasetDict({"train": part, "test": part})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    task = load_task("cifar100", tmp_path)
+    task = load_task("cifar100", tmp_path, download=True)
     assert asked == ["uoft-cs/cifar100"]
     assert np.array_equal(task.train.inputs[0], colour.transpose(0, 3, 1, 2))
     assert task.class_names[int(task.test.labels[0])] == "worm"
@@ -75,7 +78,7 @@ def test_emnist_is_downloaded_as_files_and_put_upright(tmp_path: Path, monkeypat
         return str(tmp_path / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
-    task = load_task("emnist", None)
+    task = load_task("emnist", None, download=True)
     assert np.array_equal(task.train.inputs[0][:, 0], images.transpose(0, 2, 1))
     assert [task.class_names[label] for label in task.train.labels.tolist()] == ["z", "0", "A", "a"]
 
@@ -86,7 +89,7 @@ def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(HoldfastError) as caught:
-        load_task("mnist", tmp_path)
+        load_task("mnist", tmp_path, download=True)
     sentence = str(caught.value)
     assert "the download of ylecun/mnist failed (no route to host)" in sentence
     assert "train-images-idx3-ubyte" in sentence
@@ -94,4 +97,27 @@ def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_named_data_set_but_the_embedded_one_can_be_downloaded() -> None:
-    assert {*hub.TABLES, *hub.FILES, "fashion-mini"} == set(DATA_SETS)
+    assert {*hub.TABLES, *hub.FILES, "fashion-mini", "heart"} == set(DATA_SETS)
+
+
+class NoSocket:
+    def __init__(self, *_: object, **__: object) -> None:
+        raise AssertionError("a socket was opened")
+
+
+@pytest.mark.parametrize("name", [*hub.TABLES, *hub.FILES])
+def test_the_network_is_never_contacted_unasked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who names a known data set and has no files is told what to do; nothing is looked up or opened."""
+    monkeypatch.setattr(socket, "socket", NoSocket)
+    monkeypatch.setattr(socket, "getaddrinfo", NoSocket)
+    monkeypatch.setattr(socket, "create_connection", NoSocket)
+    for data in (None, str(tmp_path)):
+        with pytest.raises(HoldfastError, match=r"or say download = true to fetch them from huggingface\.co"):
+            make_plan(Experiment(task=name, data=data))
+    monkeypatch.setattr(hub, "installed", lambda: False)
+    with pytest.raises(HoldfastError, match=r"a package is missing: pip install 'holdfast\[hub\]'"):
+        make_plan(Experiment(task=name, download=True))
+
+
+def test_downloading_decides_no_result() -> None:
+    assert Experiment(download=True).fingerprint == Experiment().fingerprint

@@ -12,6 +12,8 @@ from browser import browser, complaints, inked, need_browser, screen
 from report_helpers import busy_run, judged, leaving, make_run, record
 
 from holdfast.report import save_report
+from holdfast.report.figures import COLOURS
+from holdfast.report.words import colour_places
 from holdfast.runs.experiment import from_table
 
 
@@ -220,3 +222,41 @@ def test_large_runs_open_quickly(driver: Any, tmp_path: Path) -> None:
     assert inked(driver, "#credibility-heat canvas") > 50
     assert count(driver, "#trust table") >= 1
     assert complaints(driver) == []
+
+
+def test_the_plots_label_is_what_the_headline_says(driver: Any, tmp_path: Path) -> None:
+    """The mean of the last three tests, 50.2, where the last one alone would be 51.5."""
+    values = [0.2, 0.4, 0.495, 0.496, 0.515]
+    make_run(tmp_path / "one", [judged(t, value) for t, value in enumerate(values)], rounds=5)
+    save_report([tmp_path / "one"], tmp_path / "page.html")
+    open_page(driver, tmp_path / "page.html")
+    assert "FedAvg reached 50.2\u00a0%" in texts(driver, "h1")[0]
+    assert "50.2 %" in texts(driver, "#metric-plot svg text.strong")[0]
+    assert "mean of the last tenth of the tests, at least three" in texts(driver, "#metric .say")[0]
+
+
+def test_a_table_that_is_cut_says_so(driver: Any, compared: Path) -> None:
+    open_page(driver, compared)
+    assert count(driver, ".more") == 0
+    open_page(driver, compared, width=390, height=844)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+    cue = driver.find_element("css selector", "#summary .cue")
+    assert cue.is_displayed()
+    driver.execute_script("document.querySelector('#summary .scroll').scrollLeft = 9999")
+    wait = time.monotonic() + 5
+    while cue.is_displayed() and time.monotonic() < wait:
+        time.sleep(0.05)
+    assert not cue.is_displayed()
+
+
+def test_a_method_has_one_colour_in_page_and_figure(driver: Any, compared: Path, tmp_path: Path) -> None:
+    """The lines of the page, light mode, are in the colours in which figures are drawn, whatever the order of runs."""
+    folders = sorted(path.parent for path in compared.parent.glob("*/experiment.json"))
+    for order in (folders, folders[::-1]):
+        save_report(order, tmp_path / "page.html")
+        open_page(driver, tmp_path / "page.html")
+        script = "return methodsShown().map(label => [label, css(colourOf(label).colour.slice(4, -1))])"
+        found = dict(driver.execute_script(script))
+        places = colour_places(list(found))
+        assert found == {name: COLOURS[place] for name, place in places.items()}
+        assert places["FedAvg"] == 0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holdfast.core.errors import HoldfastError
 from holdfast.data.sources.arrays import Array
 
+HOST = "huggingface.co"
 # name -> repository, column of the images, column of the labels
 TABLES = {
     "mnist": ("ylecun/mnist", "image", "label"),

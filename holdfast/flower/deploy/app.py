@@ -123,5 +123,6 @@ def experiment_toml(experiment: Experiment) -> str:
     table = {key: value for key, value in experiment.as_json().items() if key in always or value != usual[key]}
     table.pop("data", None)
     table.pop("modules", None)  # they lie beside the file
+    table.pop("download", None)
     table.pop("workers", None)
     return toml(table) + "\n"

@@ -47,8 +47,14 @@ function focusRun() {
   return list.reduce((best, run) => (best === null || score(run) > score(best) ? run : best), null);
 }
 
+// What a method came to, as the headline says it: the mean of its runs' final values.
+function finalOf(list) {
+  const finals = list.map(run => run.final).filter(value => value !== null);
+  return finals.length ? average(finals) : null;
+}
+
 function colourOf(label) {
-  const place = allMethods().indexOf(label);
+  const place = runs.find(run => run.label === label)?.colour ?? 0;
   return { colour: `var(--c${place % 8})`, dash: ["", "7 4", "2 3", "9 3 2 3"][Math.floor(place / 8) % 4] };
 }
 

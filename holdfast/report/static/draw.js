@@ -134,7 +134,7 @@ function showTip(text, x, y) {
 
 function hideTip() { document.getElementById("tip").hidden = true; }
 
-// Lines: [{label, colour, dash, points: [{round, value, low, high}]}], with the last value written at the end of each.
+// Lines: [{label, colour, dash, points: [{round, value, low, high}], end}], with `end`, or else the last value, at the right.
 function lines(id, label, series, options) {
   const height = options.height;
   const { node, plot } = figure(id, label, height, options.tell);
@@ -179,7 +179,7 @@ function endLabels(picture, series, x, y, width, height, options) {
   for (let i = 1; i < places.length; i++) places[i].at = Math.max(places[i].at, places[i - 1].at + 14);
   for (let i = places.length - 1, floor = height - 26; i >= 0; i--, floor -= 14) places[i].at = Math.min(places[i].at, floor);
   for (const { line, at: place } of places) {
-    const value = options.format(line.points[line.points.length - 1].value, true);
+    const value = options.format(line.end ?? line.points[line.points.length - 1].value, true);
     const room = Math.floor((right() - 12) / 6.6) - value.length - 1;
     const name = narrow() || line.label.length > room ? (narrow() || room < 5 ? "" : `${line.label.slice(0, room - 1)}…`) : line.label;
     const text = svg("text", { x: width - right() + 8, y: place + 4, class: "strong" });

@@ -69,7 +69,17 @@ function render() {
   draw();
 }
 
+// Where a table is wider than the screen, say so until its end is in sight.
+function cues() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const look = () => box.parentElement.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+    box.onscroll = look;
+    look();
+  }
+}
+
 function draw() {
+  cues();
   for (const one of document.querySelectorAll("figure")) one.draw?.();
 }
 
@@ -106,6 +116,7 @@ function listen() {
 
 document.getElementById("footer").textContent = "Drag over a plot to zoom, double-click to see all again. With the keyboard: Tab to a plot, arrows to walk, + and − to zoom.";
 show(JSON.parse(document.getElementById("data").textContent));
+document.addEventListener("toggle", () => requestAnimationFrame(cues), true);
 let width = window.innerWidth;
 window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; render(); } });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);

@@ -9,7 +9,7 @@ function section(id, title, say, ...content) {
 
 function table(caption, head, rows, kinds = []) {
   const cell = (value, i) => (value instanceof Node && value.tagName === "TD" ? value : i === 0 ? make("th", { scope: "row" }, value) : make("td", { class: kinds[i] || "" }, value));
-  return make("div", {}, make("p", { class: "caption" }, caption),
+  return make("div", { class: "tabled" }, make("p", { class: "caption" }, caption), make("p", { class: "cue", "aria-hidden": "true" }, "more to the right: swipe or scroll →"),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
       make("table", {},
         make("thead", {}, make("tr", {}, ...head.map((text, i) => make("th", { scope: "col", class: kinds[i] || "" }, text)))),
@@ -19,11 +19,12 @@ function table(caption, head, rows, kinds = []) {
 function metricSection(run) {
   const series = methodsShown().map(label => ({
     label, ...colourOf(label),
+    end: finalOf(shown().filter(one => one.label === label)),
     points: meanOf(shown().filter(one => one.label === label)).map(p => ({ round: p.round, value: p.mean, low: p.mean - p.deviation, high: p.mean + p.deviation })),
   }));
   const seeds = view.seed === "all" ? seedsHere().length : 1;
-  const say = (seeds > 1 ? `Lines are means over ${seeds} seeds, bands one standard deviation. ` : "") + "Below, each client round by round" + (here().length > 1 ? ` in ${nameOf(run)}.` : ".");
-  const spoken = series.map(line => `${line.label} ends at ${measured(line.points[line.points.length - 1]?.value)}`).join("; ");
+  const say = (seeds > 1 ? `Lines are means over ${seeds} seeds, bands one standard deviation. ` : "") + `At the right of each line: its final value, the mean of the last tenth of the tests, at least three. Below, each client round by round` + (here().length > 1 ? ` in ${nameOf(run)}.` : ".");
+  const spoken = series.map(line => `${line.label} ends at ${measured(line.end ?? line.points[line.points.length - 1]?.value)}`).join("; ");
   const tell = round => {
     if (round === null) return "";
     const told = series.map(line => [line, line.points.find(p => p.round === round)]).filter(([, p]) => p);
@@ -105,7 +106,7 @@ function costSection(run) {
   const traffic = ["up", "down"].map(way => ({ label: way === "up" ? "sent up" : "sent down", colour: `var(--${way})`, dash: way === "up" ? "" : "6 4", points: run.rounds.map((round, i) => ({ round, value: run[way][i] })) }));
   const tell = round => { const i = run.rounds.indexOf(round); return i < 0 ? "" : `Round ${round}\n↑ ${bytes(run.up[i])} to the moderator\n↓ ${bytes(run.down[i])} to the clients`; };
   const legend = (items, mark) => make("ul", { class: "legend", "aria-hidden": "true" }, ...items.map(mark));
-  return section("cost", "What it cost", `${nameOf(run)}: ${seconds(whole)} in ${run.rounds.length} rounds; ${bytes(sum(run.up))} sent up, ${bytes(sum(run.down))} down.`,
+  return section("cost", "What it cost", `${nameOf(run)}: ${seconds(whole)} in ${run.rounds.length} round${run.rounds.length === 1 ? "" : "s"}; ${bytes(sum(run.up))} sent up, ${bytes(sum(run.down))} down.`,
     make("h3", {}, "Seconds a round"), bars, legend(seen, part => make("li", {}, square(css(colour(part))), `${word(part)} ${seconds(sum(run.seconds[part]))}`)),
     make("h3", {}, "Bytes a round"), lines("bytes-plot", `Bytes of each round: ${bytes(sum(run.up))} sent up and ${bytes(sum(run.down))} down in all`, traffic, { height: 150, format: bytes, zero: true, tell }));
 }

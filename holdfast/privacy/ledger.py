@@ -24,6 +24,7 @@ from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import write_file
 from holdfast.core.tables import read_table
+from holdfast.jobs import JOBS
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.channels import OFF, OPEN, Rule, read_rules, usual_rule
 from holdfast.privacy.claim import Claim
@@ -61,8 +62,9 @@ class Policy:
             if mode not in MODES:
                 raise Refusal("policy", f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
         for job in self.open:
-            if job not in OPENED:
-                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, OPENED)}")
+            known = sorted({*OPENED, *(name for name, one in JOBS.items() if one.exact)})
+            if job not in known:
+                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, known)}")
         if self.protect_updates is None:
             object.__setattr__(self, "protect_updates", self.limited)
 
@@ -75,13 +77,15 @@ class Policy:
         """What holds for a channel."""
         if channel in self.channels:
             return self.channels[channel]
-        if any(channel in OPENED[job] for job in self.open):
+        if any(channel in OPENED.get(job, ()) for job in self.open):
             return Rule(OPEN)
         return usual_rule(channel, self.limited)
 
     def refuses(self, job: str) -> bool:
-        """Whether a job is refused because the channel of its answer is off."""
-        return job in OPENED and self.rule(OPENED[job][0]).state == OFF
+        """Whether a job is refused: the channel of its answer is off, or it has none and its answer is exact."""
+        if job in OPENED:
+            return self.rule(OPENED[job][0]).state == OFF
+        return self.limited and job not in self.open
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.types import Federation, Message, Reply, State, pack
+from holdfast.client import EVALUATE, EvaluateReply, EvaluateRequest
+from holdfast.core.types import Federation, Reply, State
 from holdfast.data.class_metrics import Auroc
 from holdfast.data.metrics import ACCURACY, value_of, values_of
 from holdfast.data.task import Task
@@ -48,12 +49,15 @@ class Evaluator:
         model = self._method.absence.model_of(state)
         fill(self._model, model, state.buffers)
         test = self._thread.submit(outputs_of, self._model, self._test)
-        tensors = pack(**self._method.shared(model, state.buffers))
+        shared = self._method.shared(model, state.buffers)
         messages = [
-            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
+            EVALUATE.message(
+                client, state.round - 1, EvaluateRequest(**shared, accepted=self._method.recalls(state, client))
+            )
             for client in self._federation.clients
         ]
-        replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
+        answers = self._federation.ask(messages)
+        replies = {reply.client: EVALUATE.read(reply) for reply in answers if isinstance(reply, Reply)}
         output = test.result()
         return dataclasses.replace(
             record,
@@ -73,10 +77,10 @@ class Evaluator:
         parts = [values_of(self._metrics, output[at], labels[at]) if len(at) else {} for at in places]
         return {metric.name: [part.get(metric.name) for part in parts] for metric in self._metrics} if parts else {}
 
-    def _by_client(self, replies: list[Reply]) -> dict[str, dict[int, float]]:
+    def _by_client(self, replies: dict[int, EvaluateReply]) -> dict[str, dict[int, float]]:
         """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
         found: dict[str, dict[int, float]] = {}
         for metric in self._metrics:
-            values = {reply.client: value_of(metric, reply.scalars["metrics"][metric.name]) for reply in replies}
+            values = {client: value_of(metric, told.metrics[metric.name]) for client, told in replies.items()}
             found[metric.name] = {client: value for client, value in values.items() if value is not None}
         return found

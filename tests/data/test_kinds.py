@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.cli import main
+from holdfast.client.evaluate import find_odd_sums
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Reply
 from holdfast.data.kinds import Classes, Regression
@@ -24,7 +25,6 @@ from holdfast.data.metrics import R2, Accuracy, Mae, Measure, Metric, Rmse, valu
 from holdfast.data.named import load_task
 from holdfast.data.partitions import Sizes
 from holdfast.data.task import Samples, Task
-from holdfast.engines.checked import find_odd_sums
 from holdfast.report.payload import payload
 from holdfast.report.run_data import read_story
 from holdfast.report.words import headline
@@ -382,11 +382,11 @@ def test_an_error_that_grew_rose(tmp_path: Path) -> None:
         return record(round, **values, **changes)
 
     away = {"absent": {0: "away (x)", 1: "away (x)"}}
-    good = make_run(tmp_path / "good", [tested(0, 2.0), tested(1, 1.0), tested(2, 1.0, **away)], classes=())
-    bad = make_run(tmp_path / "bad", [tested(0, 1.0), *(tested(t, 4.0, **away) for t in (1, 2, 3))], classes=())
+    good = make_run(tmp_path / "good", [tested(1, 2.0), tested(2, 1.0), tested(3, 1.0, **away)], classes=())
+    bad = make_run(tmp_path / "bad", [tested(1, 1.0), *(tested(t, 4.0, **away) for t in (2, 3, 4))], classes=())
     assert headline([read_story(bad)])[0].startswith("FedAvg rose to rmse 4 when all 2 clients left")
     assert headline([read_story(good)])[0].startswith("FedAvg rose to rmse 1.333")
-    accuracy = make_run(tmp_path / "other", [record(0, measure=Accuracy().measure, metrics={"accuracy": 0.5})])
+    accuracy = make_run(tmp_path / "other", [record(1, measure=Accuracy().measure, metrics={"accuracy": 0.5})])
     with pytest.raises(HoldfastError, match=r"measured by rmse and accuracy in %, which do not compare"):
         headline([read_story(bad), read_story(accuracy)])
 

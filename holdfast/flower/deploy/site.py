@@ -175,7 +175,7 @@ class Site:
     def perform(self, own: Own, letter: Letter) -> Letter:
         """Do one job, if the experiment has it and the policy allows it."""
         message = letter.message()
-        check_question(message, self.experiment, own.method)
+        check_question(message, own.client, own.method)
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
         Book(self.memory).admit(message, self.policy.max_rounds)

@@ -93,13 +93,15 @@ def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
 
 def pass_gate(policy: Policy | None, tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """What of a reply leaves: parts whose channel is off stay at home, and so does whatever no channel declares."""
+    if policy is None:
+        return tensors, dict(scalars)
     said = dict(scalars)
     for part in {*(name.split("/", 1)[0] for name in tensors), *said}:
         if part not in CARRIER:
             raise Refusal("undeclared", f"{part!r} is no part of a reply that a channel declares; nothing left.")
-    if policy is None:
-        return tensors, said
     closed = {part for part, channel in CARRIER.items() if policy.rule(channel.name).state == OFF}
+    if "buffers" in closed and any(name.startswith("buffers/") for name in tensors):
+        raise Refusal("closed", "policy: the model has buffers, which are off; nothing left: see [channels].")
     kept = {name: tensor for name, tensor in tensors.items() if name.split("/", 1)[0] not in closed}
     return kept, {name: value for name, value in said.items() if name not in closed}
 

@@ -81,6 +81,10 @@ class Evaluator:
         """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
         found: dict[str, dict[int, float]] = {}
         for metric in self._metrics:
-            values = {client: value_of(metric, told.metrics[metric.name]) for client, told in replies.items()}
+            values = {
+                client: value_of(metric, told.metrics[metric.name])
+                for client, told in replies.items()
+                if metric.name in told.metrics
+            }
             found[metric.name] = {client: value for client, value in values.items() if value is not None}
         return found

@@ -192,7 +192,12 @@ def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp
     assert (said["updates"]["rounds"], said["updates"]["steps"]) == (3, 4)
     assert said["audits"].keys() == {"updates"}
     assert 0.55 < said["membership_auc"] < 0.75  # at epsilon 2 the best test is right a little more often than not
-    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {"metrics", "notes", "errors", "working time"}
+    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {
+        "metrics",
+        "notes",
+        "errors",
+        "working time",
+    }
     text = page.read_text()
     assert "What updates promise" in text
     assert "What a digest promises" not in text

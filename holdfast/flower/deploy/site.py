@@ -25,7 +25,7 @@ from flwr.clientapp import ClientApp
 
 from holdfast.client import Client, check_open, perform
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message
 from holdfast.data.natural import split_by
@@ -42,6 +42,7 @@ from holdfast.flower.deploy.policy import (
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
 from holdfast.learning.device import choose_device
+from holdfast.privacy.gate import house_of, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
@@ -103,7 +104,7 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
             log.error("%s", full)
-    return Letter(asked.client, asked.round, asked.job, error=code)
+    return Letter(asked.client, asked.round, asked.job, error=code if site is None else site.tell(code))
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,14 @@ class Site:
         self.token = draw_token(self.folder)  # also makes the folder known as a site's, with one ledger for all
         self.policy = SitePolicy()
         self.fingerprint = fingerprint_of(self.experiment)
+
+    def tell(self, code: str) -> str:
+        """The code that leaves for an error, as far as the site's policy lets it."""
+        try:
+            house = house_of(self.memory)
+            return tell_code(None if house.policy is None else house.read_policy(0.0), code)
+        except HoldfastError:  # a policy that cannot be read
+            return code if code in ABOUT_THE_QUESTION else "withheld"
 
     @property
     def most_bytes(self) -> int:

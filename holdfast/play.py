@@ -21,6 +21,7 @@ from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.round import Record, play_round
 from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
@@ -86,13 +87,14 @@ def resume(
             held.experiment = same_task(held.experiment, task, folder)
         state = held.last_state()
         held.drop_damaged_model()
-        if held.finished and state is not None and state.round >= held.experiment.rounds:
-            return History(held.experiment, held.records(), held.folder, state)
+        records = held.records()
+        if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
+            return History(held.experiment, records, held.folder, state)
         plan = make_plan(held.experiment)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
-        return _play(plan, state or start, held.records(), held, watch, engine)
+        return _play(plan, state or start, records, held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 
@@ -114,7 +116,7 @@ def _play(
     if any(PLAIN_LAYOUT in record.notes for record in records):
         plan = in_plain_layout(plan)
     with one_thread(), ExitStack() as stack:
-        if state.round < experiment.rounds:
+        if state.round < experiment.rounds and not has_stopped(records):
             try:
                 federation = stack.enter_context(federation_of(plan, home, engine))
             except Crashed:
@@ -147,14 +149,15 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
-    while state.round < experiment.rounds:
+    while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
             record = evaluator.evaluate(state, record)
-        record, found = dataclasses.replace(record, notes=[*found, *record.notes]), []
+        why = None if plan.stop is None or record.measure is None else plan.stop.reason([*records, record])
+        record, found = dataclasses.replace(record, notes=[*found, *record.notes, *([why] if why else [])]), []
         records.append(record)
         if folder is not None:
-            folder.save(state, record)
+            folder.save(state, record, last=why is not None)
         if watch is not None:
             watch(record)
     return state

@@ -68,6 +68,11 @@ class Record:
     metrics: Mapping[str, float] = field(default_factory=dict)  # on the moderator's test set
     class_metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of each class, if any
     client_metrics: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # at each client
+    client_samples: Mapping[int, int] = field(default_factory=dict)  # that each client's metrics are of, as they count
+    client_intervals: Mapping[int, Sequence[float]] = field(default_factory=dict)  # of the leading metric, bootstrap
+    absent_metrics: Mapping[str, float] = field(default_factory=dict)  # over the data of those that are away
+    interval: Sequence[float] | None = None  # of the leading metric on the test set, bootstrap, 95 %
+    threshold: float | None = None  # of sensitivity and specificity; none: one half
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
     chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
@@ -85,8 +90,15 @@ class Record:
 
     @property
     def by_class(self) -> Sequence[float | None]:
-        """The leading metric of each class."""
-        return () if self.measure is None else self.class_metrics.get(self.measure.name, ())
+        """The metric of each class that `class_measure` names."""
+        return () if self.class_measure is None else self.class_metrics[self.class_measure.name]
+
+    @property
+    def class_measure(self) -> Measure | None:
+        """What classes are measured by: the leading metric, or accuracy where that needs several classes."""
+        if self.measure is not None and self.measure.name in self.class_metrics:
+            return self.measure
+        return ACCURACY if ACCURACY.name in self.class_metrics else None
 
     @property
     def accuracy(self) -> float | None:

@@ -22,7 +22,7 @@ from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
 from holdfast.report.run_data import class_names
-from holdfast.report.words import lost_classes
+from holdfast.report.words import lost_classes, on_absent
 from holdfast.round import Record
 from holdfast.runs.deal import counted
 from holdfast.runs.experiment import Experiment, load
@@ -105,6 +105,8 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
         f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: "
         f"{escape(history.measure.name)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
     )
+    if (left := on_absent(history.records)) is not None:
+        console.print(f"On the data of those who left: {escape(history.measure.said(left))}")
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
     if (out / LOG).exists():
@@ -129,12 +131,25 @@ def summary(history: History, backdoor: float | None) -> dict[str, object]:
         "metric": history.measure.name,
         "final": history.final,
         "values": history.leading,
-        "metrics": dict(history.records[-1].metrics),
+        **last_tests(history.records[-1]),
         **({"final_accuracy": history.final_accuracy, "accuracy": history.accuracy} if history.accuracy else {}),
         "failures": history.failures,
         "seconds": history.seconds,
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
+    }
+
+
+def last_tests(record: Record) -> dict[str, object]:
+    """What the last round's tests say, overall, at the clients, and on the data of those who left."""
+    return {
+        "metrics": dict(record.metrics),
+        "interval": record.interval,
+        "threshold": record.threshold,
+        "absent_metrics": dict(record.absent_metrics),
+        "client_metrics": {name: dict(found) for name, found in record.client_metrics.items()},
+        "client_samples": dict(record.client_samples),
+        "client_intervals": dict(record.client_intervals),
     }
 
 

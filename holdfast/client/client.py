@@ -46,6 +46,7 @@ class Client(Owner):
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
+    interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
 
 
 def perform(client: Client, message: Message) -> Reply:
@@ -84,6 +85,7 @@ def leave(client: Client, message: Message, reply: Reply) -> Reply:
     scalars = dict(reply.scalars)
     if "metrics" in scalars and policy.rule("metrics").state == NOISED:
         scalars["metrics"] = noised_metrics(client, policy, scalars["metrics"], what)
+        scalars.pop("interval", None)  # it is exact
     if "accuracies" in scalars and policy.rule("reports").state == NOISED:
         scalars["accuracies"] = noised_accuracies(client, policy, message.round, scalars, what)
     tensors, scalars = pass_gate(policy, reply.tensors, scalars)

@@ -11,12 +11,16 @@ from holdfast.client.client import Client, recall_memory
 from holdfast.context import Context
 from holdfast.core.errors import brief
 from holdfast.core.failures import Refusal
+from holdfast.core.randomness import rng
 from holdfast.core.types import Reply, Tensors
+from holdfast.data.bootstrap import interval_of
 from holdfast.data.task import Metric
 from holdfast.jobs import Job, is_number, register
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.trust.measures import held_out
+
+MOST = 2**48  # samples
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class EvaluateReply:
 
     metrics: dict[str, Any]
     samples: int
+    interval: list[float] | None = None  # in which the leading metric lies, with 95 % confidence
 
 
 class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
@@ -60,13 +65,28 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
         samples = held_out(client.validation, client.train)
         output = outputs_of(client.model, samples)
         sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
-        return EvaluateReply(sums, len(samples))
+        interval = None
+        if round >= client.interval_from:
+            chance = rng(client.seed, round, client.id, "bootstrap")
+            interval = interval_of(client.metrics[0], output, samples.labels, chance)
+        return EvaluateReply(sums, len(samples), interval)
 
     def fault(self, reply: Reply, context: Context) -> str | None:
-        return find_odd_sums(self.read(reply).metrics, context.metrics)
+        told = self.read(reply)
+        if not 1 <= told.samples <= MOST:
+            return f"its samples are {brief(told.samples)}, not a positive whole number"
+        if told.interval is not None and not is_interval(told.interval):
+            return f"its interval is {brief(told.interval)}, not two finite numbers, the lower one first"
+        return find_odd_sums(told.metrics, context.metrics)
 
 
 EVALUATE = register(Evaluate())
+
+
+def is_interval(value: list[float]) -> bool:
+    if len(value) != 2 or not all(is_number(one) and math.isfinite(one) for one in value):
+        return False
+    return value[0] <= value[1]
 
 
 def find_odd_sums(told: dict[str, Any], metrics: Sequence[Metric]) -> str | None:

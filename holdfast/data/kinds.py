@@ -28,9 +28,10 @@ from holdfast.data.class_metrics import (
     Specificity,
 )
 from holdfast.data.losses import Focal, Huber, LabelFocal, Weighted, poisson
-from holdfast.data.metrics import R2, Accuracy, CountMae, CountRmse, Deviance, Mae, Metric, Rmse
+from holdfast.data.metrics import ACCURACY, R2, Accuracy, CountMae, CountRmse, Deviance, Mae, Metric, Rmse
 from holdfast.data.survival import CIndex, Cox, HazardLoss, survival_of
 
+OF_ALL_CLASSES = (Auroc, Auprc, BalancedAccuracy, F1, Sensitivity, Specificity, CalibrationError)  # none of one alone
 Loss = Callable[[Tensor, Tensor], Tensor]  # mean over a batch of (model output, labels)
 
 
@@ -60,6 +61,14 @@ class Kind:
     def all_metrics(self, classes: int) -> tuple[Metric, ...]:
         """Every metric that an experiment may choose."""
         return self.metrics(classes)
+
+    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The part of each class or label, to be measured apart by `of_class`; none where there are neither."""
+        return []
+
+    def of_class(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+        """What a class or label is measured by, of a task with these metrics."""
+        return ()
 
     def outputs(self, classes: int) -> int:
         """How many numbers the model puts out for a sample."""
@@ -105,6 +114,16 @@ class Classes(Kind):
         of_any = (Accuracy(), BalancedAccuracy(classes), Auroc(), Auprc(), F1(classes), Brier(), CalibrationError())
         return (*of_any, Sensitivity(), Specificity()) if classes == 2 else of_any
 
+    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The samples of each class."""
+        places = [(labels == c).nonzero().flatten() for c in range(output.shape[1])]
+        return [(output[at], labels[at]) for at in places]
+
+    def of_class(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+        """The task's own ones, and the accuracy: the share of the class that is recognised."""
+        own = [metric for metric in metrics if metric.name != ACCURACY.name and type(metric) not in OF_ALL_CLASSES]
+        return (Accuracy(), *own)
+
     def outputs(self, classes: int) -> int:
         return classes
 
@@ -143,6 +162,13 @@ class Labels(Kind):
 
     def all_metrics(self, classes: int) -> tuple[Metric, ...]:
         return *self.metrics(classes), Auprc(several=True), Brier(several=True)
+
+    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each label as a question of its own."""
+        return [(output[:, [c]], labels[:, [c]]) for c in range(output.shape[1])]
+
+    def of_class(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
+        return Auroc(several=True), LabelAccuracy()
 
     def outputs(self, classes: int) -> int:
         return classes

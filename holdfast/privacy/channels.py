@@ -35,7 +35,7 @@ CHANNELS = {
         Channel("buffers", "the model's buffers, such as the statistics of batch norms", ("buffers",)),
         Channel("digest", "the digest of its records", ("digest",), bounded=NOISED),
         Channel("loss", "the mean training loss", ("loss",)),
-        Channel("metrics", "how well the model does on its own records", ("metrics",), noise=True),
+        Channel("metrics", "how well the model does on its own records", ("metrics", "interval"), noise=True),
         Channel("reports", "how it finds the others' updates, as a tester", ("accuracies",), noise=True),
         Channel("backdoors", "whose updates it suspects of a backdoor", ("patches",)),
         Channel("samples", "how many records it trains and tests with", ("samples", "steps"), bounded=PUBLIC),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from holdfast.core.config import Choice
@@ -133,12 +133,30 @@ def sentence(here: Sequence[tuple[str, Story]], measure: Measure) -> tuple[float
         second = f"{rival} {verbs[rival]}" if verbs[best] != verbs[rival] else rival
         text += f"; {second} {value_text(final[rival], measure)}"
     text += "."
+    text += left_behind({name: methods[name] for name in dict.fromkeys((best, rival))}, measure)
     last = methods[best][0].records[-1]
     if lost := lost_classes(last, methods[best][0].class_names):
         text += f" {lost}" if len(final) == 1 else f" With {best}, {lost[0].lower()}{lost[1:]}"
     if here[0][1].experiment.attack.name == "backdoor":
         text += " Accuracy does not show a backdoor: `holdfast compare` and `holdfast run` print how often it works."
     return apart, text
+
+
+def left_behind(methods: Mapping[str, Sequence[Story]], measure: Measure) -> str:
+    """The leading metric on the data of the members who are away at the end: on all clients' it looks rosier."""
+    told = []
+    for name, stories in methods.items():
+        found = [value for story in stories if (value := on_absent(story.records)) is not None]
+        if len(found) == len(stories):
+            own = f"{name} " if len(methods) > 1 else ""
+            told.append(f"{own}{value_text(statistics.mean(found), measure)}")
+    return f" On the data of those who left: {', '.join(told)}." if told else ""
+
+
+def on_absent(records: Sequence[Record]) -> float | None:
+    """The leading metric on the data of those who were away in the last round that was tested."""
+    last = next((record for record in reversed(records) if record.measure is not None), None)
+    return None if last is None or last.measure is None else last.absent_metrics.get(last.measure.name)
 
 
 def verb(stories: Sequence[Story], final: float, measure: Measure) -> str:

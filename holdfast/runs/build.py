@@ -47,6 +47,7 @@ from holdfast.runs.choose_learning import (
 from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
+from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -74,6 +75,7 @@ class Plan:
     prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
     device: torch.device
     guard: Guard | None = None  # protects updates
+    stop: Stop | None = None  # when it may end early
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -101,8 +103,14 @@ class Plan:
             guard=self.guard,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
+            interval_from=self.interval_from,
             home=self.home(),
         )
+
+    @property
+    def interval_from(self) -> int:
+        """The first round whose test may be the last one: from it on intervals are told."""
+        return 0 if self.stop is not None else self.experiment.rounds - 1
 
     def home(self) -> Tensors:
         """What stays at each client, as it is before its first training."""
@@ -197,9 +205,8 @@ def make_plan(experiment: Experiment) -> Plan:
         metrics=task.metrics,
         evaluate_every=experiment.evaluate_every,
     )
-    plan = Plan(
-        experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device, guard
-    )
+    chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
+    plan = Plan(*chosen, guard, choose_stop(experiment, task))
     try_out(plan)
     return plan
 

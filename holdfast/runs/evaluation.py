@@ -1,24 +1,34 @@
-"""Tests the model of a round: on the moderator's test set, and at the clients on their own samples."""
+"""Tests the model of a round: on the moderator's test set, and at the clients on their own samples.
+
+What clients tell of themselves is summed up no further than their samples count. A metric that does not add up
+(`Metric.adds_up`) is over several clients the mean of their values, weighted by samples.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.client import EVALUATE, EvaluateReply, EvaluateRequest
-from holdfast.core.types import Federation, Reply, State
-from holdfast.data.class_metrics import Auroc
-from holdfast.data.metrics import ACCURACY, value_of, values_of
+from holdfast.client import EVALUATE, EvaluateRequest
+from holdfast.core.randomness import rng
+from holdfast.core.types import Federation, Reply, State, not_there
+from holdfast.data.bootstrap import interval_of
+from holdfast.data.class_metrics import AtThreshold, Auroc, best_threshold
+from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.round import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.outcome import guessing, guessing_ranks
+
+Sums = Mapping[int, Mapping[str, Sequence[float]]]  # client -> metric -> sums
 
 
 def by_guessing(task: Task) -> float | None:
@@ -35,20 +45,20 @@ class Evaluator:
 
     def __init__(self, plan: Plan, federation: Federation) -> None:
         task = plan.task
-        self._task, self._metrics = task, task.metrics
-        self._test = plan.prepare(task.test)
-        self._method = plan.method
+        self._task = task
+        self._test = plan.prepare(task.test) if len(task.test) else None
+        self._plan, self._method = plan, plan.method
         self._model: nn.Module = plan.model()
         self._chance = by_guessing(task)
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
     def evaluate(self, state: State, record: Record) -> Record:
-        """The record with the metrics overall, for each class, and at each client (also those that are away)."""
+        """The record with the metrics overall, for each class, at each client, and of those that are away apart."""
         start = time.perf_counter()
         model = self._method.absence.model_of(state)
         fill(self._model, model, state.buffers)
-        test = self._thread.submit(outputs_of, self._model, self._test)
+        test = None if self._test is None else self._thread.submit(outputs_of, self._model, self._test)
         shared = self._method.shared(model, state.buffers)
         messages = [
             EVALUATE.message(
@@ -58,33 +68,87 @@ class Evaluator:
         ]
         answers = self._federation.ask(messages)
         replies = {reply.client: EVALUATE.read(reply) for reply in answers if isinstance(reply, Reply)}
-        output = test.result()
-        return dataclasses.replace(
+        counts = self._method.sizes.counted({client: told.samples for client, told in replies.items()})
+        sums = {client: told.metrics for client, told in replies.items()}
+        threshold = common_threshold(self._task.metrics, sums)
+        metrics = at_threshold(self._task.metrics, threshold)
+        away = {client for client, why in record.absent.items() if not_there(why)}
+        measured = dataclasses.replace(
             record,
-            measure=self._metrics[0].measure,
-            metrics=values_of(self._metrics, output, self._test.labels),
-            class_metrics=self._by_class(output),
-            client_metrics=self._by_client(replies),
+            measure=metrics[0].measure,
+            metrics=together(metrics, sums, counts, counts),
+            client_metrics=by_client(metrics, sums),
+            client_samples=counts,
+            client_intervals={client: told.interval for client, told in replies.items() if told.interval},
+            absent_metrics=together(metrics, sums, counts, away),
+            threshold=threshold,
             chance=self._chance,
-            seconds={**record.seconds, "evaluate": time.perf_counter() - start},
+        )
+        if test is not None:
+            measured = self._tested(measured, metrics, test.result(), state.round - 1)
+        return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
+
+    def _tested(self, record: Record, metrics: Sequence[Metric], output: Tensor, round: int) -> Record:
+        """The record with what the moderator's own test set says, where there is one."""
+        assert self._test is not None
+        labels, interval = self._test.labels, None
+        if round >= self._plan.interval_from:
+            interval = interval_of(metrics[0], output, labels, rng(self._method.seed, round, -1, "bootstrap"))
+        values = values_of(metrics, output, labels)
+        return dataclasses.replace(
+            record, metrics=values, interval=interval, class_metrics=self._by_class(metrics, output)
         )
 
-    def _by_class(self, output: Tensor) -> dict[str, list[float | None]]:
-        labels = self._test.labels
-        if not self._task.kind.has_classes:
-            return {}
-        places = [(labels == c).nonzero().flatten() for c in range(self._task.classes)]
-        parts = [values_of(self._metrics, output[at], labels[at]) if len(at) else {} for at in places]
-        return {metric.name: [part.get(metric.name) for part in parts] for metric in self._metrics} if parts else {}
+    def _by_class(self, metrics: Sequence[Metric], output: Tensor) -> dict[str, list[float | None]]:
+        """The metrics of each class or label, those left out that none has."""
+        assert self._test is not None
+        kind = self._task.kind
+        parts = [values_of(kind.of_class(metrics), *part) for part in kind.by_class(output, self._test.labels)]
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: [part.get(name) for part in parts] for name in names}
 
-    def _by_client(self, replies: dict[int, EvaluateReply]) -> dict[str, dict[int, float]]:
-        """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
-        found: dict[str, dict[int, float]] = {}
-        for metric in self._metrics:
-            values = {
-                client: value_of(metric, told.metrics[metric.name])
-                for client, told in replies.items()
-                if metric.name in told.metrics
-            }
-            found[metric.name] = {client: value for client, value in values.items() if value is not None}
-        return found
+
+def common_threshold(metrics: Sequence[Metric], sums: Sums) -> float | None:
+    """The median of the thresholds that are best for each client on its validation samples: a lie moves it little."""
+    name = next((metric.name for metric in metrics if isinstance(metric, AtThreshold)), None)
+    if name is None:
+        return None
+    found = [best for told in sums.values() if name in told and (best := best_threshold(told[name])) is not None]
+    return statistics.median_low(found) if found else None
+
+
+def at_threshold(metrics: Sequence[Metric], threshold: float | None) -> list[Metric]:
+    if threshold is None:
+        return list(metrics)
+    return [metric.at(threshold) if isinstance(metric, AtThreshold) else metric for metric in metrics]
+
+
+def by_client(metrics: Sequence[Metric], sums: Sums) -> dict[str, dict[int, float]]:
+    """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
+    found: dict[str, dict[int, float]] = {}
+    for metric in metrics:
+        values = {c: value_of(metric, told[metric.name]) for c, told in sums.items() if metric.name in told}
+        found[metric.name] = {client: value for client, value in values.items() if value is not None}
+    return found
+
+
+def together(
+    metrics: Sequence[Metric], sums: Sums, counts: Mapping[int, int], clients: Collection[int]
+) -> dict[str, float]:
+    """The metrics over some clients, each counting no more than its samples do."""
+    found: dict[str, float] = {}
+    for metric in metrics:
+        told = [
+            bounded(metric, found_at[metric.name], counts[client])
+            for client, found_at in sums.items()
+            if client in clients and metric.name in found_at
+        ]
+        value = value_of(metric, [sum(parts) for parts in zip(*told, strict=True)]) if told else None
+        found |= {} if value is None else {metric.name: value}
+    return found
+
+
+def bounded(metric: Metric, sums: Sequence[float], most: int) -> list[float]:
+    """Sums of at most so many samples; of more they are scaled down."""
+    count = metric.count(sums)
+    return [one * most / count for one in sums] if count > most else list(sums)

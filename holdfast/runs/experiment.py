@@ -62,6 +62,7 @@ class Experiment:
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0
     evaluate_every: int = 1
+    stop: Choice = Choice("none")  # early, by a metric at the clients: "auroc:5" after five tests without a better one
     checkpoint_every: int = 1
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
@@ -157,13 +158,13 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics"),
+    *("split", "loss", "metrics", "stop"),
 )
 NATURAL = ("heart",)  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop"),
 )
 AT_LEAST = {
     "clients": 0,

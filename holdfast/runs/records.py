@@ -59,11 +59,11 @@ def of_today(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _read(name: str, value: Any, clients: int) -> Any:
     """One field of a record."""
-    if name in ("loss", "chance", "asked", "measure") and value is None:
+    if name in ("loss", "chance", "asked", "measure", "interval", "threshold") and value is None:
         return None
     if name == "measure":
         return _measure(value)
-    if name == "metrics":
+    if name in ("metrics", "absent_metrics"):
         return {_name(metric): _number(one) for metric, one in value.items()}
     if name == "client_metrics":
         return {_name(metric): _by_client(found, clients) for metric, found in value.items()}
@@ -71,6 +71,12 @@ def _read(name: str, value: Any, clients: int) -> Any:
         return {_name(m): [None if one is None else _number(one) for one in _list(v)] for m, v in value.items()}
     if name in TEXTS:
         return {_client(client, clients): plain(_text(why)) for client, why in value.items()}
+    if name == "client_samples":
+        return {_client(client, clients): _whole(one) for client, one in value.items()}
+    if name == "client_intervals":
+        return {_client(client, clients): _interval(one) for client, one in value.items()}
+    if name == "interval":
+        return _interval(value)
     if name in NUMBERS:
         return _by_client(value, clients)
     if name == "seconds":
@@ -79,7 +85,7 @@ def _read(name: str, value: Any, clients: int) -> Any:
         return [plain(_text(note)) for note in _list(value)]
     if name in ("stand_ins", "asked"):
         return [_client(client, clients) for client in _list(value)]
-    return _number(value) if name in ("loss", "chance") else _whole(value)
+    return _number(value) if name in ("loss", "chance", "threshold") else _whole(value)
 
 
 def _round(value: object, schema: int) -> int:
@@ -97,6 +103,13 @@ def _measure(value: Mapping[str, Any]) -> Measure:
 
 def _by_client(value: Mapping[str, Any], clients: int) -> dict[int, float]:
     return {_client(client, clients): _number(one) for client, one in value.items()}
+
+
+def _interval(value: object) -> list[float]:
+    low, high = map(_number, _list(value))
+    if low > high:
+        raise ValueError
+    return [low, high]
 
 
 def _name(value: object) -> str:

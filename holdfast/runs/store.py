@@ -103,10 +103,10 @@ class Run:
     def finished(self) -> bool:
         return (self.folder / "model.safetensors").exists()
 
-    def save(self, state: State, record: Record) -> None:
+    def save(self, state: State, record: Record, last: bool = False) -> None:
         """Write a round down, then the state after it: a kill between the two repeats the round."""
         append_line(self.folder / "rounds.jsonl", record_to_json(record, self.schema))
-        if state.round % self.experiment.checkpoint_every == 0 or state.round == self.experiment.rounds:
+        if state.round % self.experiment.checkpoint_every == 0 or last or state.round == self.experiment.rounds:
             self._checkpoint(state)
 
     def last_state(self) -> State | None:

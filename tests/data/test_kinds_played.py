@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kind_tasks import samples, wanted
 from torch import Tensor
 
 import holdfast
@@ -18,67 +19,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival, kind_of
 from holdfast.data.losses import Focal, Huber, LabelFocal, Weighted
 from holdfast.data.survival import Cox
-from holdfast.data.task import Samples, Task
 from holdfast.runs.build import make_plan
-from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.export import load_model
-
-NAMES = {"classes": ("well", "ill"), "labels": ("fever", "cough", "rash")}
-
-
-def targets(kind: Kind, x: Tensor, g: torch.Generator) -> Tensor:
-    """What depends on the first column."""
-    noisy = 2 * x[:, 0] + 0.3 * torch.randn(len(x), generator=g)
-    if isinstance(kind, Classes):
-        return (noisy > 0.8).long()
-    if isinstance(kind, Labels):
-        return torch.stack([noisy > 0, noisy < 0.5, x[:, 1] > 0], 1).float()
-    if isinstance(kind, Counts):
-        return torch.poisson(noisy.exp().clamp(max=20), generator=g)
-    if isinstance(kind, Survival):
-        time = torch.empty(len(x)).exponential_(generator=g) * torch.exp(-noisy)
-        return torch.stack([time.clamp(max=3), (time < 3).float()], 1)
-    return noisy
-
-
-def samples(kind: Kind, count: int, seed: int) -> Samples:
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, 4, generator=g)
-    return Samples((x,), targets(kind, x, g))
-
-
-def make(kind: Kind) -> Task:
-    return Task(kind.name, samples(kind, 320, 1), samples(kind, 200, 2), NAMES.get(kind.name, ()), kind=kind)
-
-
-def classes() -> Task:
-    return make(Classes())
-
-
-def labels() -> Task:
-    return make(Labels())
-
-
-def regression() -> Task:
-    return make(Regression())
-
-
-def counts() -> Task:
-    return make(Counts())
-
-
-def survival() -> Task:
-    return make(Survival())
-
-
-def hazards() -> Task:
-    return make(Hazards((0.25, 0.5, 1.0, 2.0)))
-
-
-def wanted(task: str, **keys: Any) -> Experiment:
-    usual = {"clients": 3, "partition": "iid", "rounds": 6, "lr": 0.05, "workers": 0, "model": "linear"}
-    return from_table({"task": f"{__name__}:{task}", **usual, **keys})
-
 
 LEARNT = {
     "classes": ("auroc", 0.97),
@@ -201,7 +143,7 @@ def test_metrics_are_chosen_and_the_first_one_leads() -> None:
         ("labels", {"absence": "feddig"}, "absence 'feddig' needs classes"),
         ("labels", {"trust": "jury"}, "trust 'jury' needs classes"),
         ("survival", {"partition": "dirichlet:0.1"}, "partition 'dirichlet:0.1' needs classes"),
-        ("hazards", {"model": f"{__name__}:wide"}, r"it gives \(4, 7\) .* needs 4 numbers"),
+        ("hazards", {"model": "kind_tasks:wide"}, r"it gives \(4, 7\) .* needs 4 numbers"),
     ],
     ids=str,
 )  # fmt: skip
@@ -209,10 +151,6 @@ def test_what_does_not_fit_is_one_sentence(task: str, keys: dict[str, Any], word
     with pytest.raises(HoldfastError, match=words) as refused:
         make_plan(wanted(task, **keys))
     assert "\n" not in str(refused.value)
-
-
-def wide() -> torch.nn.Module:
-    return torch.nn.Linear(4, 7)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence clean
+.PHONY: setup demo browser lint check test bench evidence reference clean
 
 setup: $(VENV)/.ready
 
@@ -54,6 +54,10 @@ evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
 	$(BIN)/python benchmarks/privacy.py power
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
+
+# docs/reference.md, made of the code.
+reference: setup
+	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

@@ -21,6 +21,7 @@ from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.round import Record, play_round
 from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.curves import draw_curves
 from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
@@ -39,6 +40,11 @@ Engine = Callable[[Plan, Path | None], Federation]  # the experiment's clients, 
 def this_machine(plan: Plan, folder: Path | None) -> Federation:
     """The experiment's clients on this machine: in worker processes, or in this one."""
     workers = plan.experiment.workers
+    if plan.task.bare:
+        raise HoldfastError(
+            f"task: {plan.task.name} has no records on this machine; say in `data` where they are, or play it over "
+            "Flower, where each site has its own."
+        )
     if plan.experiment.given is not None:  # an object of this process, which no other one has
         if workers:
             raise HoldfastError("workers: a task given as an object is computed in this process; leave out workers.")
@@ -47,6 +53,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
+    plan.encode_ahead(workers)
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 
@@ -126,7 +133,8 @@ def _play(
                 federation = stack.enter_context(federation_of(plan, home, engine))
             state = _play_rounds(plan, state, federation, records, folder, watch, found)
     if folder is not None:
-        folder.finish(plan.method.absence.model_of(state), state.buffers, about_model(plan))
+        model = plan.method.absence.model_of(state)
+        folder.finish(model, state.buffers, about_model(plan), draw_curves(plan, state))
     return History(experiment, records, home, state)
 
 

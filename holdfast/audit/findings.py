@@ -18,9 +18,10 @@ from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
 from holdfast.audit.statistics import Audit
 from holdfast.audit.target import Subject
+from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
-from holdfast.encoders import Encoder, make_encoder
-from holdfast.encoders.contract import as_floats
+from holdfast.encoders import Encoder, encoder_for
+from holdfast.encoders.contract import as_read
 from holdfast.privacy.accounting import compose, group_epsilon
 from holdfast.privacy.noise import SEEDED, Source
 
@@ -120,6 +121,10 @@ def _attack_digest(
 ) -> tuple[list[Finding], Audit, list[Seen], Tensor | None, dict[str, Any] | None]:
     options, claim = subject.options, subject.claim
     assert options is not None
+    if options.mode == "sums" or subject.targets != "classes":
+        raise HoldfastError(
+            f"{subject.name}: joint sums are not attacked here; `holdfast digest show` says what they promise."
+        )
     worst = worst_pair(options.mode, math.prod(subject.feature_shape), subject.classes)
     arguments = (subject.classes, max(1000, trials), source)
     members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]
@@ -133,7 +138,7 @@ def _attack_digest(
         members.append(tell_apart(options, claim, pair, *arguments, who="two of the owner's records, at random"))
         if own.inputs[0].ndim == 4:  # a picture: anything else is nobody's to recognise
             seen = attacks_on(options, claim, encoder, own, others, subject.classes)
-            originals = as_floats(own.inputs[0])
+            originals = as_read(own.inputs[0])
         if claim.mode != "moments":
             features = torch.stack([group.mean(0) for group in encoded.split(options.spd)])
     audited = audit_release(options, claim, worst, subject.classes, trials, source)
@@ -145,7 +150,7 @@ def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
     """The encoder, the owner's records, and as many of other clients' for the adversary."""
     plan = subject.plan
     assert plan is not None
-    encoder = make_encoder(plan.experiment.encoder, plan.task.shape, schema=plan.task.schema)
+    encoder = encoder_for(plan.experiment.encoder, plan.task.train.inputs[0], plan.task.schema)
     rest = [part for id, (part, _, _) in enumerate(plan.parts) if id != client] or [plan.parts[client][1]]
     own, others = plan.parts[client][0][:MOST_RECORDS], torch.cat(rest)
     few = others[:: max(1, len(others) // 2000)][:2000]

@@ -16,7 +16,7 @@ from torch.nn import functional
 from holdfast.data.task import Samples
 from holdfast.digests.release import ReleaseOptions
 from holdfast.encoders import Encoder, draw_shapes
-from holdfast.encoders.contract import as_floats
+from holdfast.encoders.contract import as_read
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
@@ -49,7 +49,7 @@ class Seen:
 def train_decoder(encoder: Encoder, images: Tensor, generator: torch.Generator, epochs: int = 30) -> nn.Module:
     """The adversary's inverse of the public encoder, learnt from pictures of its own."""
     features = encoder.encode(images).flatten(1)
-    pixels = as_floats(images).flatten(1)
+    pixels = as_read(images).flatten(1)
     decoder = nn.Sequential(nn.Linear(features.shape[1], 256), nn.ReLU(), nn.Linear(256, pixels.shape[1]), nn.Sigmoid())
     for weight in decoder.parameters():
         bound = features.shape[1] ** -0.5 if weight.shape[-1] == features.shape[1] else 256**-0.5
@@ -93,7 +93,7 @@ def leftovers(
 
 def try_to_see(attack: str, decoder: nn.Module, left: Tensor, images: Tensor, means: Tensor, labels: Tensor) -> Seen:
     """Decode what is left of each record and compare it with the original; `means` are the class-mean pictures."""
-    originals = as_floats(images)
+    originals = as_read(images)
     with torch.no_grad():
         decoded = decoder(left).reshape(originals.shape)
     usual = means[labels]
@@ -139,7 +139,7 @@ def attacks_on(
 
 def class_means(samples: Samples, classes: int) -> Tensor:
     """The mean picture of each class, of all where a class is empty."""
-    pictures = as_floats(samples.inputs[0])
+    pictures = as_read(samples.inputs[0])
     parts = [pictures[samples.labels == c] for c in range(classes)]
     return torch.stack([part.mean(0) if len(part) else pictures.mean(0) for part in parts])
 

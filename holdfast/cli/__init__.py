@@ -151,6 +151,14 @@ def tasks() -> None:
 
 
 @app.command(rich_help_panel=LOOK)
+def keys() -> None:
+    """List the keys of an experiment: type, usual value, meaning."""
+    from holdfast.cli.reference import show_keys
+
+    show_keys()
+
+
+@app.command(rich_help_panel=LOOK)
 def methods(
     kind: Annotated[str | None, typer.Argument(help="Only one kind: algorithm, absence, trust, attack, ...")] = None,
 ) -> None:

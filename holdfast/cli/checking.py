@@ -127,6 +127,11 @@ def list_tasks() -> None:
     view.add_row(
         "[bold]SCHEMA.toml[/]", "your own tables: data = a CSV or Parquet file, or a folder with one for each site"
     )
+    view.add_row("[bold]images:FOLDER[/]", "your own pictures, by class, by site and class, or with labels.csv")
+    view.add_row(
+        "[bold]series:FILE.npz[/]", "your own time series: x (N, steps, channels), y, and facts such as subject"
+    )
+    view.add_row("[bold]text:FILE.csv[/]", "your own texts: columns text and label")
     view.add_row("[bold]package.module:name[/]", "your own Task, or a function that makes one")
     screen().print(view)
 

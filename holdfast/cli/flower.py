@@ -60,9 +60,10 @@ def up(
     if insecure:
         console.print(WARNING)
     end_on_term()
-    with local(out, usual_names(experiment.clients), secure=not insecure) as here:
+    names = usual_names(experiment.clients)
+    with local(out, names, secure=not insecure, tables=tables_in(out, experiment, names)) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
-        here.begin(app, out=str(out / "run"), enough=enough, half=half)
+        here.begin(app, out=str(out / "run"), enough=enough, half=half, sites=",".join(names))
         failed = follow(console, here, experiment, out / "run")
     console.print("Everything is down again.")
     end_with(failed and not allow_failures)
@@ -118,6 +119,10 @@ def site(
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
     policy: Annotated[Path | None, typer.Option(help="What may be asked of this site.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
+    table: Annotated[Path | None, typer.Option(help="This site's own table, where the task is a schema.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="This site's copy of the schema, to be sure it is the same.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Where it computes: cpu, cuda:1, ... [the experiment's]")] = None,
     insecure: Insecure = False,
 ) -> None:
@@ -132,7 +137,7 @@ def site(
     check_address(superlink)
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
-    for path in (ca, key, policy, data, app):
+    for path in (ca, key, policy, data, app, table, schema):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if ca is not None and key is not None:
@@ -140,7 +145,9 @@ def site(
         check_key(key)
     if policy is not None:
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
-    given = {"policy": policy, "data": data}
+    if table is not None and schema is not None:
+        refuse_misfit(schema, table)
+    given = {"policy": policy, "data": data, "table": table, "schema": schema}
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
     if device is not None:
         choose_device(device)
@@ -163,6 +170,14 @@ def site(
         here.close()
 
 
+def refuse_misfit(schema: Path, table: Path) -> None:
+    """Refuse a table that does not follow the site's schema, before the site joins."""
+    from holdfast.data.tables.schema import read_schema
+    from holdfast.data.tables.source import own_samples
+
+    own_samples(read_schema(schema), table)
+
+
 @flower_app.command()
 def fingerprint(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.")], set: Set = None
@@ -172,6 +187,20 @@ def fingerprint(
     from holdfast.runs.experiment import load
 
     screen(wrap=True).print(fingerprint_of(load(file, set or [])))
+
+
+def tables_in(out: Path, experiment: Experiment, names: list[str]) -> dict[str, Path] | None:
+    """Each site's own table, where the experiment has a schema: its file, or its part of the one file, written here."""
+    from holdfast.data.tables.schema import read_schema
+    from holdfast.data.tables.source import site_tables
+    from holdfast.runs.experiment import is_schema
+
+    if not is_schema(experiment.task):
+        return None
+    if experiment.data is None:
+        raise HoldfastError("data: say where the tables are; to try an experiment on one machine they must be here.")
+    found = site_tables(read_schema(Path(experiment.task)), Path(experiment.data), out / "tables")
+    return {name: found[site] for name, site in zip(names, experiment.names or (), strict=True)}
 
 
 def end_on_term() -> None:

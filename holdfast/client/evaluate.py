@@ -71,13 +71,18 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
             interval = interval_of(client.metrics[0], output, samples.labels, chance)
         return EvaluateReply(sums, len(samples), interval)
 
-    def fault(self, reply: Reply, context: Context) -> str | None:
+    def well_formed(self, reply: Reply) -> str | None:
+        if odd := super().well_formed(reply):
+            return odd
         told = self.read(reply)
         if not 1 <= told.samples <= MOST:
             return f"its samples are {brief(told.samples)}, not a positive whole number"
         if told.interval is not None and not is_interval(told.interval):
             return f"its interval is {brief(told.interval)}, not two finite numbers, the lower one first"
-        return find_odd_sums(told.metrics, context.metrics)
+        return None
+
+    def fault(self, reply: Reply, context: Context) -> str | None:
+        return find_odd_sums(self.read(reply).metrics, context.metrics)
 
 
 EVALUATE = register(Evaluate())

@@ -41,6 +41,8 @@ SENTENCES = {
     "undeclared": "its answer held something that no channel declares, so nothing left",
     "withheld": "its policy lets nothing leave about why",
     "digest-kept": "it keeps its digest: its policy does not let one leave",
+    "schema": "its schema of the table says something else than the experiment's; agree on one version",
+    "table-changed": "its table is another one than when it first took part",
     "memory-lost": "its memory of earlier rounds is gone or damaged, so it starts with an empty one",
 }
 ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ import safetensors.torch
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import Tensors
 
+log = logging.getLogger("holdfast")
 MANIFEST = "manifest.jsonl"
 ROOM, GROWTH = 1 << 26, 100  # bytes that anything may unpack to, and how many times its size if that is more
 
@@ -143,6 +145,22 @@ def make_folder(path: Path) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def cache_folder(kind: str) -> Path | None:
+    """The folder for things of this kind that can be computed again, readable by the user alone; none if it is off."""
+    told = os.environ.get("HOLDFAST_CACHE", "")
+    if told == "off":
+        return None
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+    folder = (Path(told).expanduser() if told else usual) / kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        log.warning("%s cannot be used as a cache (%s); set HOLDFAST_CACHE to a folder, or to off.", folder, error)
+        return None
+    return folder
 
 
 def drop_unfinished(folder: Path) -> None:

@@ -9,6 +9,9 @@ FASHION = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
 EMNIST_BY_CLASS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 # A lower-case letter is a class of its own only where it differs from its capital: C and c are one class, A and a two.
 EMNIST_BALANCED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
+LETTERS = tuple(string.ascii_lowercase)
+HAR = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
+PNEUMONIA = ("normal", "pneumonia")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100 = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle

@@ -12,9 +12,13 @@ import torch
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
-from holdfast.data.sources import hub
+from holdfast.data.sources import hub, tcga
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
+from holdfast.data.sources.described import WHAT, Description, quick, read_description, task_of_records
 from holdfast.data.sources.idx import read_idx
+from holdfast.data.sources.images import image_records
+from holdfast.data.sources.series import array_records
+from holdfast.data.sources.texts import text_records
 from holdfast.data.tables.schema import read_schema
 from holdfast.data.tables.source import table_task
 from holdfast.data.task import Kind, Metric, Task
@@ -23,6 +27,9 @@ EMBEDDED = "fashion-mini"
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
 HEART = "heart"
 HEART_FILE = Path(__file__).parent / "embedded" / "heart.csv"
+
+
+RECORDS = {"images": image_records, "series": array_records, "text": text_records}
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class DataSet:
     transposed: bool = False
     first_labels: tuple[int, ...] = ()  # of the training file: MNIST and Fashion-MNIST call their files the same
     shape: tuple[int, ...] = (1, 28, 28)  # of a sample
+    described: Description | None = None  # of a file with x, y and facts
 
 
 def _idx_files(train: str, test: str) -> tuple[str, ...]:
@@ -79,6 +87,21 @@ DATA_SETS = {
         ("emnist", "EMNIST/raw", "gzip"),
         transposed=True,
     ),
+    "har": DataSet(
+        "10,119 windows of smartphone sensors, 6 classes; 30 persons, each a client of its own",
+        class_names.HAR,
+        shape=(9, 128),
+        described=Description("series", "har", class_names.HAR, site="subject", split=""),
+    ),
+    "ocr-letters": DataSet(
+        "52,152 grey images of handwritten letters, 26 classes; fold 0 is the test",
+        class_names.LETTERS,
+        shape=(1, 16, 8),
+        described=Description("images", "ocr-letters", class_names.LETTERS, person="word"),
+    ),
+    "pneumoniamnist": DataSet(
+        "5,232 + 624 grey chest X-rays, 2 classes (MedMNIST)", class_names.PNEUMONIA, folders=("medmnist",)
+    ),
     "cifar10": DataSet("50,000 + 10,000 colour photographs, 10 classes", class_names.CIFAR10, shape=(3, 32, 32)),
     "cifar100": DataSet("50,000 + 10,000 colour photographs, 100 classes", class_names.CIFAR100, shape=(3, 32, 32)),
 }
@@ -86,31 +109,56 @@ DATA_SETS = {
 
 def known_tasks() -> list[tuple[str, str]]:
     """Each known name with one line about it."""
-    return [(name, data_set.description) for name, data_set in DATA_SETS.items()]
+    survival = (tcga.NAME, "1,088 patients with breast cancer in six regions, survival (from FLamby's files)")
+    return [*((name, data_set.description) for name, data_set in DATA_SETS.items()), survival]
 
 
-def load_task(name: str, data: Path | None = None, download: bool = False) -> Task:
+def load_task(
+    name: str,
+    data: Path | None = None,
+    download: bool = False,
+    test: Path | None = None,
+    members: tuple[str, ...] = (),
+) -> Task:
     """The task of a known name (its files are looked for in the folder `data`), of ``file.npz`` or ``module:name``.
 
-    A name that ends in .toml is a schema, and `data` then the table (or a folder of tables) that follows it.
+    A name that ends in .toml is a schema, `data` then the table (or a folder of tables) that follows it, `test` the
+    moderator's own table to test on, and `members` those whose tables are elsewhere.
+    After ``images:``, ``series:`` and ``text:`` comes the folder or file, or a description that `data` follows.
     """
+    if test is not None and not name.endswith(".toml"):
+        raise HoldfastError(f"test: only a task that is a schema takes a table of its own to test on; {name} is none.")
     if name == EMBEDDED:
         return task_from(name, read_npz(EMBEDDED_FILE), DATA_SETS[name].class_names)
     if name == HEART:
         return table_task(read_schema(HEART_FILE.with_suffix(".toml")), HEART_FILE)
+    if name == tcga.NAME:
+        return tcga.tcga_task(data)
     if name in DATA_SETS:
         return _known(name, data, download)
+    source, colon, path = name.partition(":")
+    if colon and source in WHAT:
+        return described_task(source, Path(path), data)
     if name.endswith(".toml"):
-        return table_task(read_schema(Path(name)), data)
+        return table_task(read_schema(Path(name)), data, test=test, members=members)
     if name.endswith(".npz"):
         return task_from(Path(name).stem, read_npz(Path(name)))
     module, colon, attribute = name.partition(":")
     if colon and module and attribute:
         return _own(name)
     raise HoldfastError(
-        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml or package.module:name); "
+        f"task: {name!r} is not known (nor is it file.npz, a table's schema.toml, images:FOLDER, series:FILE, "
+        "text:FILE or package.module:name); "
         f"{nearest(name, DATA_SETS)}"
     )
+
+
+def described_task(what: str, path: Path, data: Path | None) -> Task:
+    """The task of images, series or texts; without a description, all is taken from the data."""
+    about = read_description(path, what) if path.suffix == ".toml" else quick(what, path)
+    if data is None and path.suffix == ".toml":
+        raise HoldfastError(f"task: {path} is a description; say in `data` which folder or file follows it.")
+    return task_of_records(about, RECORDS[what](about, data or path))
 
 
 def _known(name: str, data: Path | None, download: bool) -> Task:
@@ -123,6 +171,8 @@ def _known(name: str, data: Path | None, download: bool) -> Task:
         if paths:
             return task_from(name, _read_idx_files(name, paths), data_set.class_names)
         path = _find_npz(name, place)
+        if path and data_set.described is not None:
+            return task_of_records(data_set.described, array_records(data_set.described, path))
         if path:
             return task_from(name, read_npz(path), data_set.class_names)
     wanted = f"{name}.npz" if not data_set.idx_files else f"{', '.join(data_set.idx_files)} (.gz or not) or {name}.npz"
@@ -130,6 +180,8 @@ def _known(name: str, data: Path | None, download: bool) -> Task:
         missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
     else:
         missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
+    if name not in (*hub.TABLES, *hub.FILES):
+        raise HoldfastError(f"{missing}; {remedy}.")
     if not download:  # the network is never contacted unasked
         raise HoldfastError(f"{missing}; {remedy}, or say download = true to fetch them from {hub.HOST}.")
     if not hub.installed():

@@ -21,8 +21,10 @@ __all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "right_or_wrong"]
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one party. A model is called as model(*inputs); images are (N, C, H, W), uint8 or float in [0, 1].
+    """Samples of one party. A model is called as model(*inputs).
 
+    Images are (N, C, H, W), uint8 or float in [0, 1]; series (N, channels, steps) and vectors (N, D) are floats; texts
+    are their UTF-8 bytes (N, longest), uint8 and filled up with 0.
     From Python, `Samples(x, y)` will do, and x and y may be tensors, NumPy arrays or pandas frames.
     """
 
@@ -44,12 +46,19 @@ class Samples:
         return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The inputs, as floats, and labels of some samples."""
-        return tuple(_floats(tensor[index]) for tensor in self.inputs), self.labels[index]
+        """The inputs, as a model reads them, and labels of some samples."""
+        return tuple(as_inputs(tensor[index]) for tensor in self.inputs), self.labels[index]
 
 
-def _floats(tensor: Tensor) -> Tensor:
-    return tensor.float().div_(255.0) if tensor.dtype == torch.uint8 else tensor
+def as_inputs(tensor: Tensor) -> Tensor:
+    """Values as a model reads them: bytes of images (N, C, H, W) become floats in [0, 1], other whole numbers int64.
+
+    >>> as_inputs(torch.tensor([[7, 255]], dtype=torch.uint8)), as_inputs(torch.full((1, 1, 1, 1), 255).byte()).item()
+    (tensor([[  7, 255]]), 1.0)
+    """
+    if tensor.dtype == torch.uint8 and tensor.ndim == 4:
+        return tensor.float().div_(255.0)
+    return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.long()
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -89,6 +98,7 @@ class Task:
     site: str | None = None  # the fact that says where a sample comes from: the natural partition
     person: str | None = None  # the fact that says whose a sample is: nobody is in two parts of a split
     schema: Schema | None = None  # of a table: what its columns are, which is public
+    bare: bool = False  # the clients' samples are elsewhere, and what stands in `train` is made up
 
     def __post_init__(self) -> None:
         if self.loss is None:

@@ -1,4 +1,4 @@
-"""What every public encoder P_R offers: images in, features out, and a fingerprint all sites can compare."""
+"""What every public encoder P_R offers: samples in, features out, and a fingerprint all sites can compare."""
 
 from __future__ import annotations
 
@@ -15,28 +15,47 @@ from torch import Tensor, nn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Scalars
+from holdfast.data.task import as_inputs
+from holdfast.encoders.cache import Kept
+
+JUST_BELOW_ONE = 1.0 - 2.0**-20  # a length that rounding cannot lift above 1
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder made for one shape of image; it has no state and learns nothing."""
+    """An encoder made for one shape of sample; it has no state and learns nothing."""
 
     name: str
-    image_shape: tuple[int, ...]
+    sample_shape: tuple[int, ...]
     feature_shape: tuple[int, ...]
     fingerprint: str  # SHA-256 of all that determines the features: the same on every site, or the digests do not mix
-    network: nn.Module  # float images in [0, 1] (n, C, H, W) -> features (n, *feature_shape)
+    network: nn.Module  # samples as a model reads them (images: floats in [0, 1]) -> features (n, *feature_shape)
     norm_bound: float | None = None  # no feature vector in a digest is longer than this; None: no bound is known
     batch: int = 250
+    costly: bool = False  # features are kept on disk, so that no sample is encoded twice
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Features (N, *feature_shape), float32, of images (N, C, H, W), uint8 or float in [0, 1]."""
-        check_images(images, self.image_shape, f"encoder {self.name!r}")
-        if len(images) == 0:
+    def encode(self, samples: Tensor) -> Tensor:
+        """Features (N, *feature_shape), float32; images (N, C, H, W) are uint8 or float in [0, 1]."""
+        check_samples(samples, self.sample_shape, f"encoder {self.name!r}")
+        if len(samples) == 0:
             return torch.empty(0, *self.feature_shape)
         self.network.eval()
+        if self.costly:
+            return self._kept(threads=1).encode(samples)
+        return torch.cat([self._features(some) for some in samples.split(self.batch)])
+
+    def encode_ahead(self, samples: Tensor, rows: Tensor, threads: int) -> None:
+        """Compute and keep the features of these rows, in so many threads, without holding them all."""
+        self.network.eval()
+        self._kept(threads).encode_ahead(samples, rows)
+
+    def _kept(self, threads: int) -> Kept:
+        return Kept(self.name, self.fingerprint, self._features, self.batch, threads)
+
+    def _features(self, some: Tensor) -> Tensor:
         with torch.no_grad():
-            return torch.cat([self.network(as_floats(some)).contiguous() for some in images.split(self.batch)])
+            features: Tensor = self.network(as_read(some)).contiguous()
+            return features
 
 
 class EncoderChoice(Protocol):
@@ -45,27 +64,28 @@ class EncoderChoice(Protocol):
     def fit_shape(self, shape: tuple[int, ...]) -> Encoder: ...
 
 
-def as_floats(images: Tensor) -> Tensor:
-    """Images as float32 in [0, 1]."""
-    return images.float() / 255.0 if images.dtype == torch.uint8 else images.float()
+def as_read(samples: Tensor) -> Tensor:
+    """Samples as a model reads them, in float32 unless they are whole numbers."""
+    values = as_inputs(samples)
+    return values.float() if values.is_floating_point() else values
 
 
-def check_images(images: Tensor, shape: tuple[int, ...], where: str) -> None:
-    """Refuse samples of another shape or kind, images with floats outside [0, 1], vectors that are not finite."""
-    if images.ndim != len(shape) + 1 or tuple(images.shape[1:]) != tuple(shape):
+def check_samples(samples: Tensor, shape: tuple[int, ...], where: str) -> None:
+    """Refuse samples of another shape, images with floats outside [0, 1], and values that are not finite."""
+    if samples.ndim != len(shape) + 1 or tuple(samples.shape[1:]) != tuple(shape):
         raise HoldfastError(
-            f"{where}: it was made for images of shape {tuple(shape)}, but got a tensor of shape "
-            f"{tuple(images.shape)}; make an encoder for that shape."
+            f"{where}: it was made for samples of shape {tuple(shape)}, but got a tensor of shape "
+            f"{tuple(samples.shape)}; make an encoder for that shape."
         )
-    if images.dtype == torch.uint8:
+    if samples.dtype == torch.uint8:
         return
-    if not images.is_floating_point():
-        raise HoldfastError(f"{where}: images must be uint8 or float in [0, 1], not {images.dtype}.")
     if len(shape) != 3:
-        if not bool(images.isfinite().all()):
+        if samples.is_floating_point() and not bool(samples.isfinite().all()):
             raise HoldfastError(f"{where}: some samples are not finite.")
         return
-    if len(images) and not (float(images.min()) >= 0.0 and float(images.max()) <= 1.0):  # NaN fails too
+    if not samples.is_floating_point():
+        raise HoldfastError(f"{where}: images must be uint8 or float in [0, 1], not {samples.dtype}.")
+    if len(samples) and not (float(samples.min()) >= 0.0 and float(samples.max()) <= 1.0):  # NaN fails too
         raise HoldfastError(f"{where}: float images must lie in [0, 1]; divide by their largest possible value first.")
 
 
@@ -74,7 +94,7 @@ def check_shape(shape: tuple[int, ...], name: str, smallest: int, channels: tupl
     if len(shape) != 3 or min(shape) < 1:
         raise HoldfastError(
             f"encoder {name!r}: it encodes images of shape (channels, height, width), but the task's samples have "
-            f"shape {tuple(shape)}; choose an encoder of your own for them."
+            f"shape {tuple(shape)}; choose encoder = 'auto'."
         )
     if min(shape[1:]) < smallest:
         raise HoldfastError(

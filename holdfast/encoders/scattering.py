@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Tensors
-from holdfast.encoders.contract import Encoder, as_floats, check_shape, fingerprint_of
+from holdfast.encoders.contract import JUST_BELOW_ONE, Encoder, as_read, check_shape, fingerprint_of
 from holdfast.encoders.shapes import draw_shapes
 
 VERSION = 1  # raise it whenever the same options would give other features
@@ -40,7 +40,6 @@ TAPS = 9  # pixels of a filter's side
 LOW_PASS = 0.5  # weight of the plain means beside the moduli
 LONGEST = 64  # an image whose shorter side is longer is averaged down to it first
 PICTURES = 2000  # drawn shapes whose principal directions are taken
-JUST_BELOW_ONE = 1.0 - 2.0**-20  # so that rounding cannot lift a length above 1
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def principal_axes(shape: tuple[int, int, int], count: int) -> Tensors:
     """Mean, first principal directions (columns) and variances of the normed moduli of drawn shapes."""
     kernels = gabor_kernels()
     pictures = draw_shapes(PICTURES, shape)
-    moduli = torch.cat([gabor_moduli(as_floats(some), kernels) for some in pictures.split(250)])
+    moduli = torch.cat([gabor_moduli(as_read(some), kernels) for some in pictures.split(250)])
     unit = functional.normalize(moduli.double(), dim=1)
     mean = unit.mean(0)
     rest = unit - mean

@@ -35,7 +35,7 @@ SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 OPENED = {"test": ("reports", "backdoors"), "evaluate": ("metrics",)}  # what `open` names: jobs, for short
-MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
+MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import State, unpack
 from holdfast.data.task import Samples
 from holdfast.digests.mixing import Laplace, Strategy, laplace_noise
-from holdfast.encoders import Encoder, make_encoder
+from holdfast.encoders import Encoder, encoder_for
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan, make_plan
@@ -66,7 +66,7 @@ def studio_of(history: History) -> Studio:
     if plan.method.bench.producer is None or state is None:
         raise HoldfastError("pictures: this run has no guidance producer; run it with absence 'feddig', model 'full'.")
     return Studio(
-        make_encoder(history.experiment.encoder, plan.task.shape, schema=plan.task.schema),
+        encoder_for(plan.experiment.encoder, plan.task.train.inputs[0], plan.task.schema),
         producer_of(plan, state),
         plan.task.train.take(plan.parts[plan.stage.largest][0]),
         history.experiment.seed,

@@ -28,7 +28,7 @@ from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import guidance_producer, never_negative
+from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
@@ -76,6 +76,7 @@ class Plan:
     device: torch.device
     guard: Guard | None = None  # protects updates
     stop: Stop | None = None  # when it may end early
+    encoder: Encoder | None = None  # of a model that reads features
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -106,6 +107,13 @@ class Plan:
             interval_from=self.interval_from,
             home=self.home(),
         )
+
+    def encode_ahead(self, threads: int) -> None:
+        """Let a costly encoder see what the clients will read, before worker processes do so one by one."""
+        if self.encoder is None or not self.encoder.costly:
+            return
+        rows = torch.cat([rows for train, validation, _ in self.parts for rows in (train, validation)])
+        self.encoder.encode_ahead(self.task.train.inputs[0], rows, threads)
 
     @property
     def interval_from(self) -> int:
@@ -206,7 +214,7 @@ def make_plan(experiment: Experiment) -> Plan:
         evaluate_every=experiment.evaluate_every,
     )
     chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
-    plan = Plan(*chosen, guard, choose_stop(experiment, task))
+    plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder)
     try_out(plan)
     return plan
 

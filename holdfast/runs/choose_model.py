@@ -17,7 +17,7 @@ from holdfast.core.config import Choice, choose, convert
 from holdfast.core.errors import HoldfastError, brief, plain
 from holdfast.core.modules import import_path, told
 from holdfast.data.task import Samples, Task
-from holdfast.encoders import Encoder, make_encoder
+from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
 from holdfast.runs.experiment import Experiment
 
@@ -43,7 +43,9 @@ def choose_model(
         )
     if not isinstance(chosen, Model):
         return partial(make_network, chosen, str(choice)), inputs, None, own
-    encoder = make_encoder(experiment.encoder, task.shape, schema=task.schema) if "features" in inputs else None
+    encoder = None
+    if "features" in inputs:
+        encoder = encoder_for(experiment.encoder, task.train.inputs[0], task.schema)
     shape = encoder.feature_shape if encoder else ()
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)

@@ -29,7 +29,8 @@ def task_of(experiment: Experiment) -> Task:
             f"task: {experiment.task.removeprefix(GIVEN)} was a Python object, which only its own program has; "
             "give it again, as in resume(folder, task=my_task)."
         )
-    return load_task(experiment.task, Path(experiment.data) if experiment.data else None, experiment.download)
+    data, test = (Path(path) if path else None for path in (experiment.data, experiment.test))
+    return load_task(experiment.task, data, experiment.download, test, experiment.names or ())
 
 
 def complete(experiment: Experiment, task: Task) -> Experiment:

@@ -25,45 +25,44 @@ SCHEMA = max(FIRST_ROUND)
 class Experiment:
     """Everything that decides a run. The same experiment gives the same bits, however many workers compute it."""
 
-    task: Any = (
-        "fashion-mini"  # a known name, file.npz, a table's schema.toml or module:name; from Python also a Task itself
-    )
+    task: Any = "fashion-mini"  # a known name, file.npz, a table's schema.toml, module:name; from Python also a Task
     data: str | None = None  # folder with the task's files; of a schema.toml: the table, or a folder of tables
+    test: str | None = None  # of a schema.toml: a table of the moderator's own to test on; none: a part of `data`
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
-    model: Choice = Choice("auto")  # auto: the task's own; by the shape of a sample; `features` where digests stand in
-    encoder: Choice = Choice("scattering")  # of a model that reads features
-    clients: int = 0  # 0: as many as the column of a partition has values, else 4
+    model: Choice = Choice("auto")  # what is trained; auto: the task's own, or by shape; `features` for digests
+    encoder: Choice = Choice("auto")  # public features, for a model that reads them; auto: by kind and size of samples
+    clients: int = 0  # how many take part; 0: as many as the column of a partition has values, else 4
     names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
-    partition: Choice = Choice("auto")  # auto: by the task's own sites if it has some, else dirichlet:0.1
-    split: str = "80/10/10"  # of each client's samples: training, validation and test; or column:NAME
-    scenario: Choice = Choice("none")
-    attack: Choice = Choice("none")
+    partition: Choice = Choice("auto")  # how samples are dealt out; auto: the task's own sites, or dirichlet:0.1
+    split: str = "80/10/10"  # percent of each client's samples for training, validation and test; or column:NAME
+    scenario: Choice = Choice("none")  # who is away, and when
+    attack: Choice = Choice("none")  # what hostile clients do
     attackers: int = 0  # how many clients are hostile; which ones depends on the seed
-    algorithm: Choice = Choice("fedavg")
-    absence: Choice = Choice("none")
-    trust: Choice = Choice("auto")  # auto: the weights of the algorithm's paper
-    protect: Choice = Choice("none")  # of updates: none, or dp-sgd
-    rounds: int = 24
-    epochs: int = 1
-    batch_size: int = 32
-    lr: float = 0.02
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    loss: Choice = Choice("auto")  # auto: the task's own, or the usual one of its kind
+    algorithm: Choice = Choice("fedavg")  # how clients learn and how their updates are averaged
+    absence: Choice = Choice("none")  # what stands in for a client that is away
+    trust: Choice = Choice("auto")  # how much weight each update has; auto: as in the algorithm's paper
+    protect: Choice = Choice("none")  # what hides a record in the updates: none, or dp-sgd
+    rounds: int = 24  # how often the clients train and their updates are merged
+    epochs: int = 1  # passes of a client over its training samples in a round
+    batch_size: int = 32  # samples in each step of a client
+    lr: float = 0.02  # learning rate of the clients' steps
+    momentum: float = 0.9  # of SGD, at the clients; from 0 to below 1
+    weight_decay: float = 0.0  # of the clients' steps: times the weight, it joins the gradient (AdamW: beside it)
+    loss: Choice = Choice("auto")  # what training minimises; auto: the task's own, or the usual one of its kind
     metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
-    schedule: Choice = Choice("constant")  # of lr, over the rounds
-    optimizer: Choice = Choice("sgd")  # of clients; momentum is SGD's
+    schedule: Choice = Choice("constant")  # how lr goes on over the rounds
+    optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
     max_norm: float | None = None  # an update with a larger norm is refused
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
-    seed: int = 0
-    evaluate_every: int = 1
+    seed: int = 0  # of everything that is drawn, but for noise that protects
+    evaluate_every: int = 1  # rounds between two tests of the model; the last round is always tested
     stop: Choice = Choice("none")  # early, by a metric at the clients: "auroc:5" after five tests without a better one
-    checkpoint_every: int = 1
+    checkpoint_every: int = 1  # rounds between two checkpoints, from which a killed run goes on
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
@@ -77,16 +76,15 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
-            natural = (
-                self.task in NATURAL or self.task.endswith(".toml") or getattr(self.given, "site", None) is not None
-            )
+            natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
-            if self.clients and (len(self.names) != self.clients or len({*self.names}) < self.clients):
+            object.__setattr__(self, "clients", self.clients or len(self.names))
+            if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
@@ -148,6 +146,15 @@ class Experiment:
         return {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "given"}
 
 
+def is_schema(task: str) -> bool:
+    """Whether a task is the schema of tables.
+
+    >>> is_schema("heart.toml"), is_schema("images:xrays.toml")
+    (True, False)
+    """
+    return task.endswith(".toml") and not task.startswith(SOURCES)
+
+
 def plain(value: object) -> object:
     """A key's value as JSON says it."""
     return value.as_json() if isinstance(value, Choice) else value
@@ -158,9 +165,10 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics", "stop"),
+    *("split", "loss", "metrics", "stop", "test"),
 )
-NATURAL = ("heart",)  # tasks that come in sites
+SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
+NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
@@ -223,7 +231,7 @@ def own_modules(experiment: Experiment) -> list[str]:
     ['study', 'nets.small']
     """
     paths = [getattr(experiment, key).head for key in CHOICES]
-    if not experiment.task.endswith((".npz", ".toml")):
+    if not experiment.task.endswith((".npz", ".toml")) and not experiment.task.startswith(SOURCES):
         paths.insert(0, experiment.task)
     return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]
 
@@ -234,11 +242,14 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":  # a run's own file
         table, _ = of_today({"schema": SCHEMA, **table}, str(path))
-    for key in ("data", "modules"):
-        if isinstance(table.get(key), str):  # a relative folder means: relative to the file that names it
+    for key in ("data", "test", "modules"):
+        if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
-    if str(table.get("task", "")).endswith((".npz", ".toml")):
-        table["task"] = str((path.parent / str(table["task"])).resolve())
+    source, colon, file = str(table.get("task", "")).partition(":")
+    if f"{source}:" in SOURCES:
+        table["task"] = f"{source}:{(path.parent / file).resolve()}"
+    elif source.endswith((".npz", ".toml")) and not colon:
+        table["task"] = str((path.parent / source).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
             policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()

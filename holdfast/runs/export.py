@@ -36,6 +36,7 @@ from holdfast.data.metrics import values_of
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
 from holdfast.data.task import Kind, Metric, Samples, Task
+from holdfast.encoders import resolved
 from holdfast.learning.device import choose_device, device_of
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan
@@ -109,7 +110,9 @@ def about_model(plan: Plan) -> dict[str, str]:
         model = Choice(path_of(task.model) or "auto")
     known = type(task.kind) is KINDS.get(task.kind.name)
     encoder = plan.method.bench.about.encoder
-    recipe = {"model": model.as_json(), **({"encoder": experiment.encoder.as_json()} if encoder else {})}
+    recipe = {"model": model.as_json()}
+    if encoder:  # "auto" may mean another one where the model is used
+        recipe["encoder"] = resolved(experiment.encoder, task.train.inputs[0], task.schema).as_json()
     return {
         "task": task.name,
         "model": str(experiment.model),

@@ -42,7 +42,7 @@ FEDDIG_PAPER = {
 FEDDIG_RECOMMENDED = {
     "absence": {"name": "feddig", "settle": "always"},
     "model": "features",
-    "encoder": "scattering",
+    "encoder": "auto",
     "lr": 0.05,
     "schedule": "cosine",
 }

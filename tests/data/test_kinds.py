@@ -142,7 +142,7 @@ def test_a_metric_that_comes_to_nothing_has_no_value() -> None:
     "told",
     [
         {},
-        {"rmse": [1.0, 2.0], "mae": [1.0, 2.0]},
+        {"rmse": [1.0, 2.0], "mse": [1.0, 2.0]},
         {"rmse": [1.0], "mae": [1.0, 2.0], "r2": [1.0] * 4},
         {"rmse": [-1.0, 2.0], "mae": [1.0, 2.0], "r2": [1.0] * 4},
         {"rmse": [1.0, 0.0], "mae": [1.0, 2.0], "r2": [1.0] * 4},
@@ -336,7 +336,7 @@ def test_a_regression_on_the_command_line(
     assert "samples" in command(monkeypatch, capsys, "partition", file)
     ran = command(monkeypatch, capsys, "run", file, "--out", out)
     final = holdfast.resume(out).final
-    assert f"fedavg under none: rmse {final:.4g} after 4 rounds" in ran
+    assert f"fedavg under none: rmse {final:.4g} (mean of the last 3 tests) after 4 rounds" in ran
     assert re.search(r"round 4, rmse \d", ran)
     told = command(monkeypatch, capsys, "report", out)
     assert f"FedAvg reached rmse {final:.4g} with everybody present" in told

@@ -196,3 +196,48 @@ def test_feddig_on_heart(mode: str) -> None:
     changes = {"scenario": "sequential", "rounds": 8, "workers": 0, "encoder": "table"}
     history = holdfast.run(Experiment(task="heart", absence=absence, **changes))  # type: ignore[arg-type]
     assert history.final_accuracy > 0.7
+
+
+def test_tcga_brca_is_read_from_its_three_files(tmp_path: Path) -> None:
+    folder = tmp_path / "tcga-brca"
+    folder.mkdir()
+    people = [(f"TCGA-{site}-{i:04}", 40 + i, i % 2) for i, site in enumerate(["AA", "BB", "CC", "AA"] * 10)]
+    lines = [f"{pid},{age},{bit},{i % 3 == 0:d}.0,{100 + i}.0" for i, (pid, age, bit) in enumerate(people)]
+    (folder / "brca.csv").write_text("\n".join(["pid,age_at_index,stage,E,T", *lines]))
+    (folder / "centers.csv").write_text("TSS Code,Region\nAA,West\nBB,Canada\nCC,Other\n")
+    folds = [f"{pid},{'test' if i % 5 == 0 else 'train'},x" for i, (pid, _, _) in enumerate(people)]
+    (folder / "train_test_split.csv").write_text("\n".join(["pid,fold,fold2", *folds]))
+    task = load_task("tcga-brca", tmp_path)
+    assert task.fact_values["region"] == ("West", "Canada")
+    assert len(task.train) + len(task.test) == 30  # who is elsewhere takes no part
+    assert len(task.test) == 6
+    assert task.kind.name == "survival"
+    plan = make_plan(Experiment(task="tcga-brca", data=str(tmp_path), workers=0, batch_size=64))
+    assert plan.experiment.names == ("West", "Canada")
+    with pytest.raises(HoldfastError, match=r"found no brca\.csv, centers\.csv"):
+        load_task("tcga-brca", folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ('kind = "labels"\ncolumns = ["pain", "fever"]', "labels"),
+        ('kind = "survival"\nevent = "fever"\ntime = "days"\ncuts = [3, 6]', "hazards"),
+        ('kind = "survival"\nevent = "fever"\ntime = "days"', "survival"),
+        ('kind = "regression"\ncolumn = "days"\nrange = [0, 10]', "regression"),
+        ('kind = "count"\ncolumn = "days"', "count"),
+    ],
+)
+def test_other_kinds_of_targets_run(tmp_path: Path, target: str, kind: str) -> None:
+    head = 'name = "ward"\nversion = "1"\nsite = "hall"\n[columns.age]\nkind = "number"\nrange = [0, 100]\n'
+    (tmp_path / "ward.toml").write_text(f"{head}[target]\n{target}\n")
+    lines = [f"{20 + i % 60},{'ab'[i % 2]},{i // 2 % 2},{i // 3 % 2},{1 + i % 9}" for i in range(80)]
+    (tmp_path / "ward.csv").write_text("\n".join(["age,hall,pain,fever,days", *lines]))
+    task = str(tmp_path / "ward.toml")
+    changes = {"data": str(tmp_path / "ward.csv"), "rounds": 2, "workers": 0, "lr": 0.001}
+    history = holdfast.run(Experiment(task=task, **changes))  # type: ignore[arg-type]
+    assert load_task(task, tmp_path / "ward.csv").kind.name == kind
+    assert history.final is not None
+    bare = load_task(task, members=("a", "b"))
+    assert bare.bare
+    assert bare.shape == (1,)

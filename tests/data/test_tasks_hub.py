@@ -96,8 +96,11 @@ def test_a_failed_download_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     assert "\n" not in sentence
 
 
-def test_every_named_data_set_but_the_embedded_one_can_be_downloaded() -> None:
-    assert {*hub.TABLES, *hub.FILES, "fashion-mini", "heart"} == set(DATA_SETS)
+def test_every_named_data_set_is_embedded_can_be_downloaded_or_must_be_brought(tmp_path: Path) -> None:
+    embedded, brought = {"fashion-mini", "heart"}, {"har", "ocr-letters", "pneumoniamnist"}
+    assert {*hub.TABLES, *hub.FILES, *embedded, *brought} == set(DATA_SETS)
+    with pytest.raises(HoldfastError, match=r"found no har\.npz in .*; put the files there\.$"):
+        load_task("har", tmp_path)
 
 
 class NoSocket:

@@ -16,6 +16,7 @@ from holdfast.data.sources.npz import names_in, read_arrays
 from holdfast.data.task import Samples, Task
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+MEDMNIST = tuple(f"{part}_{name}" for part in ("train", "val", "test") for name in ("images", "labels"))
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,18 @@ class Array:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file: x_train, y_train, x_test, y_test and, if there, class_names."""
-    found = read_arrays(path, (*KEYS, "class_names"), f"the keys {', '.join(KEYS)}")
+    """The arrays of an npz file: x_train, y_train, x_test, y_test and, if there, class_names; or MedMNIST's."""
+    found = read_arrays(path, (*KEYS, "class_names", *MEDMNIST), f"the keys {', '.join(KEYS)}")
+    if all(key in found for key in MEDMNIST):
+        found |= {f"{xy}_test": found[f"test_{name}"] for xy, name in (("x", "images"), ("y", "labels"))}
+        for xy, name in (("x", "images"), ("y", "labels")):  # each client splits off a validation part of its own
+            found[f"{xy}_train"] = np.concatenate([found[f"train_{name}"], found[f"val_{name}"]])
     for key in KEYS:
         if key not in found:
             there = names_in(path)
             hint = nearest(key, there) if there else "it is empty"
             raise HoldfastError(f"{path} has no key {key!r}; {hint}")
-    return {key: Array(values, f"{path}, key {key}") for key, values in found.items()}
+    return {key: Array(values, f"{path}, key {key}") for key, values in found.items() if key not in MEDMNIST}
 
 
 def task_from(name: str, arrays: dict[str, Array], class_names: tuple[str, ...] | None = None) -> Task:

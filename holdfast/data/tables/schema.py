@@ -10,7 +10,8 @@ split = "part"                       # and, if it is given, in which part it bel
 
 [target]
 kind = "classes"                     # classes, labels, regression, survival or count
-column = "num"                       # labels: columns = [...]; survival: event = "...", time = "..."
+column = "num"                       # labels: columns = [...]; survival: event = "...", time = "...", and for
+                                     # discrete time cuts = [1, 2, 5]
 values = {0 = "healthy", 1 = "ill"}  # a cell's text and the class it means
 
 [columns.age]
@@ -55,7 +56,7 @@ TARGET_KINDS = {
     "labels": ("kind", "columns"),
     "regression": ("kind", "column", "range", "unit", "outside"),
     "count": ("kind", "column", "range", "unit", "outside"),
-    "survival": ("kind", "event", "time", "range", "unit", "outside"),
+    "survival": ("kind", "event", "time", "cuts", "range", "unit", "outside"),
 }
 KEYS = ("name", "version", "missing_values", "decimal", "site", "patient", "split", "target", "columns")
 MISSING = ("", "?", "NA", "NaN", "nan", "null")
@@ -96,9 +97,16 @@ class Target:
     unit: str = ""
     outside: Literal["refuse", "clip"] = "refuse"
 
+    cuts: tuple[float, ...] = ()  # of survival in discrete time
+
     @property
     def class_names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for _, name in self.values))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes, or of several labels."""
+        return self.columns if self.kind == "labels" else self.class_names
 
 
 @dataclass(frozen=True)
@@ -221,6 +229,8 @@ def target_from(table: object, where: str) -> Target:
         options["columns"] = (text(table, "event", where), text(table, "time", where))
     else:
         options["columns"] = (text(table, "column", where),)
+    if "cuts" in table:
+        options["cuts"] = rising(table["cuts"], where)
     if kind == "classes":
         options["values"] = class_values(table.get("values"), where)
     if "unit" in table:
@@ -234,6 +244,14 @@ def target_from(table: object, where: str) -> Target:
     elif kind in ("survival", "count"):
         options["low"] = 0.0
     return Target(**options)
+
+
+def rising(cuts: object, where: str) -> tuple[float, ...]:
+    """Where the intervals of discrete time end."""
+    found = tuple(number(cut, where) for cut in cuts) if isinstance(cuts, list) else ()
+    if not found or any(a >= b for a, b in zip((0.0, *found), found, strict=False)):
+        raise HoldfastError(f"{where}: cuts must be rising numbers above 0, got {brief(cuts)}.")
+    return found
 
 
 def class_values(told: object, where: str) -> tuple[tuple[str, str], ...]:

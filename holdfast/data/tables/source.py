@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import KINDS, Kind
+from holdfast.core.files import make_folder, write_file
+from holdfast.data.kinds import KINDS, Hazards, Kind
 from holdfast.data.natural import stratified
 from holdfast.data.tables.encode import PARTS, Encoded, encode
-from holdfast.data.tables.reader import SUFFIXES, read_cells
+from holdfast.data.tables.reader import SUFFIXES, column_names, read_cells
 from holdfast.data.tables.schema import Schema
 from holdfast.data.task import Samples, Task
 
@@ -23,34 +28,60 @@ HELD_OUT = 0.2  # of each site's records, for the moderator's test
 SITE = "site"  # the fact, where the files' names say it
 
 
-def table_task(schema: Schema, data: Path | None, seed: int = 0, held_out: float = HELD_OUT) -> Task:
+def table_task(
+    schema: Schema,
+    data: Path | None,
+    seed: int = 0,
+    held_out: float = HELD_OUT,
+    test: Path | None = None,
+    members: tuple[str, ...] = (),
+) -> Task:
     """The task of a schema and of the files that follow it.
 
-    The records whose split column says "test" are the moderator's test. Without such a column it is a fifth of each
-    site's records, stratified by class, nobody in both parts; which ones depends on `seed` alone.
+    The moderator's test set is the file `test`; without one, the records whose split column says "test"; without such
+    a column, a fifth of each site's records, stratified by class, nobody in both parts, by `seed` alone. Without `data`
+    the task is bare: the members' own files are elsewhere, and what stands in `train` is made up.
     """
     if data is None:
-        raise HoldfastError(f"task: {schema.where} is a schema; say in `data` which file or folder follows it.")
-    read = [(path, read_file(schema, path, site)) for path, site in files_in(schema, data)]
+        return bare_task(schema, members, test)
+    read = [read_file(schema, path, site) for path, site in files_in(data)]
+    return task_of(schema, read, data, seed, held_out, test)
+
+
+def task_of(
+    schema: Schema,
+    read: list[Encoded],
+    data: Path,
+    seed: int = 0,
+    held_out: float = HELD_OUT,
+    test: Path | None = None,
+) -> Task:
+    """The task of records that were read from `data`."""
     site = schema.site or (SITE if len(read) > 1 else None)
-    values = tuple(dict.fromkeys(name for _, one in read for name in one.facts.get("site", ((), ()))[1]))
+    values = sites_of(read)
     samples = join(schema, read, site, values)
-    kind = kind_of(schema)
-    labels = kind.read(samples.labels, len(schema.target.class_names), str(data))
-    samples = replace(samples, labels=labels)
-    refuse_hopeless(schema, samples, data)
-    train, test = hold_out(schema, samples, site, seed, held_out)
-    if not len(train) or not len(test):
-        raise HoldfastError(
-            f"{data}: of {len(samples)} records none is left for {'test' if len(train) else 'training'}."
-        )
+    refuse_empty(schema, samples, data)
+    if samples.labels.ndim == 1 and len(torch.unique(samples.labels)) < 2:
+        raise HoldfastError(f"{data}: all records are of one class; at least two are needed to learn anything.")
+    task = task_with(schema, samples, site, values)
+    if test is not None:
+        return replace(task, test=test_samples(schema, test, site, values))
+    train, tested = hold_out(schema, samples, site, seed, held_out)
+    if not len(train) or not len(tested):
+        lacking = "test" if len(train) else "training"
+        raise HoldfastError(f"{data}: of {len(samples)} records none is left for {lacking}.")
+    return replace(task, train=samples.take(train), test=samples.take(tested))
+
+
+def task_with(schema: Schema, samples: Samples, site: str | None, values: tuple[str, ...]) -> Task:
+    """The task with these samples, and none to test on."""
     told = {schema.split: PARTS} if schema.split else {}
     return Task(
         schema.name,
-        samples.take(train),
-        samples.take(test),
-        schema.target.class_names,
-        kind=kind,
+        samples,
+        samples.take(torch.arange(0)),
+        schema.target.names,
+        kind=kind_of(schema),
         fact_values={**({site: values} if site else {}), **told},
         site=site,
         person=schema.patient,
@@ -58,7 +89,86 @@ def table_task(schema: Schema, data: Path | None, seed: int = 0, held_out: float
     )
 
 
-def files_in(schema: Schema, data: Path) -> list[tuple[Path, str | None]]:
+def bare_task(schema: Schema, members: tuple[str, ...], test: Path | None) -> Task:
+    """The task without anybody's records: of each member one of each class, made up in the middle of all ranges."""
+    if not members:
+        raise HoldfastError(
+            f"task: {schema.where} is a schema; say in `data` which file or folder follows it, or in `names` who the "
+            "members are, where each has its file at its own site."
+        )
+    targets = examples(schema)
+    count = len(targets) * len(members)
+    site = schema.site or SITE
+    facts = {site: np.repeat(np.arange(len(members)), len(targets))}
+    if schema.patient:
+        facts[schema.patient] = np.arange(count)
+    if schema.split:
+        facts[schema.split] = np.zeros(count, np.int64)
+    inputs = np.zeros((count, len(schema.encoded)), np.float32)
+    samples = Samples(inputs, read_targets(schema, np.concatenate([targets] * len(members)), schema.where), facts)  # type: ignore[arg-type]
+    task = replace(task_with(schema, samples, site, members), bare=True)
+    return task if test is None else replace(task, test=test_samples(schema, test, site, members))
+
+
+def examples(schema: Schema) -> NDArray[Any]:
+    """A few possible targets."""
+    target = schema.target
+    if target.kind == "classes":
+        return np.arange(len(target.class_names))
+    if target.kind == "labels":
+        return np.eye(2, len(target.columns), dtype=np.float32)
+    low = target.low if math.isfinite(target.low) else 0.0
+    high = target.high if math.isfinite(target.high) else low + 1.0
+    ends = np.array([[low], [high]], np.float32)
+    return ends if target.kind != "survival" else np.concatenate([ends, np.array([[0], [1]], np.float32)], 1)
+
+
+def own_samples(schema: Schema, table: Path) -> Samples:
+    """The records of a real site, in a file of its own; all of them are the site's, whatever a column says."""
+    alone = replace(schema, site=None)
+    read = [read_file(alone, table)]
+    samples = join(alone, read, None, ())
+    refuse_empty(schema, samples, table)
+    return samples
+
+
+def test_samples(schema: Schema, path: Path, site: str | None, values: tuple[str, ...]) -> Samples:
+    """The records of the moderator's own test file; of sites that are no members, no fact is kept."""
+    read = [read_file(schema if schema.site in column_names(path) else replace(schema, site=None), path)]
+    known = site is not None and {*sites_of(read)} <= {*values} and "site" in read[0].facts
+    return join(schema, read, site if known else None, values)
+
+
+def site_tables(schema: Schema, data: Path, folder: Path) -> dict[str, Path]:
+    """Each site's own file: those of a folder, or the parts of one file, written to `folder`."""
+    found = files_in(data)
+    if data.is_dir():
+        return {site or path.stem: path for path, site in found}
+    cells = read_cells(data, (*schema.needed, schema.site) if schema.site else schema.needed)
+    if schema.site is None:
+        raise HoldfastError(f"{schema.where} names no column of sites, so {data} cannot be dealt out to them.")
+    texts = {name: column.to_pylist() for name, column in cells.items()}
+    tables: dict[str, Path] = {}
+    for number, site in enumerate(dict.fromkeys(texts[schema.site])):
+        mine = [row for row in zip(*texts.values(), strict=True) if row[-1] == site]
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([list(texts), *mine])
+        tables[site] = folder / f"{number}.csv"
+        make_folder(folder)
+        write_file(tables[site], text.getvalue().encode())
+    return tables
+
+
+def sites_of(read: list[Encoded]) -> tuple[str, ...]:
+    """The sites in the order in which they are met."""
+    return tuple(dict.fromkeys(name for one in read for name in one.facts.get("site", ((), ()))[1]))
+
+
+def read_targets(schema: Schema, targets: NDArray[Any], where: str) -> Tensor:
+    return kind_of(schema).read(torch.from_numpy(targets), len(schema.target.names), where)
+
+
+def files_in(data: Path) -> list[tuple[Path, str | None]]:
     """The files, and whose records they hold where each site has its own."""
     if not data.is_dir():
         return [(data, None)]
@@ -87,9 +197,8 @@ def read_file(schema: Schema, path: Path, site: str | None = None, partial: bool
     return encoded
 
 
-def join(schema: Schema, read: list[tuple[Path, Encoded]], site: str | None, values: tuple[str, ...]) -> Samples:
+def join(schema: Schema, encoded: list[Encoded], site: str | None, values: tuple[str, ...]) -> Samples:
     """The records of all files; the numbers of sites mean the same in all of them."""
-    encoded = [one for _, one in read]
     facts: dict[str, Tensor] = {}
     if site:
         facts[site] = torch.cat([recode(one.facts["site"], values) for one in encoded])
@@ -100,7 +209,9 @@ def join(schema: Schema, read: list[tuple[Path, Encoded]], site: str | None, val
     if schema.split:
         facts[schema.split] = torch.cat([torch.from_numpy(one.facts["split"][0]) for one in encoded])
     inputs = torch.from_numpy(np.concatenate([one.inputs for one in encoded]))
-    return Samples((inputs,), torch.from_numpy(np.concatenate([one.targets for one in encoded])), facts)
+    return Samples(
+        (inputs,), read_targets(schema, np.concatenate([one.targets for one in encoded]), schema.name), facts
+    )
 
 
 def recode(fact: tuple[NDArray[np.int64], tuple[str, ...]], values: tuple[str, ...]) -> Tensor:
@@ -111,19 +222,16 @@ def recode(fact: tuple[NDArray[np.int64], tuple[str, ...]], values: tuple[str, .
 
 def kind_of(schema: Schema) -> Kind:
     """What the target is, as losses and metrics read it."""
-    if schema.target.kind not in KINDS:
-        raise HoldfastError(f"{schema.where}: targets of kind {schema.target.kind!r} cannot be learnt.")
-    return KINDS[schema.target.kind]()
+    target = schema.target
+    return Hazards(target.cuts) if target.cuts else KINDS[target.kind]()
 
 
-def refuse_hopeless(schema: Schema, samples: Samples, data: Path) -> None:
-    """Refuse data from which nothing can be learnt."""
+def refuse_empty(schema: Schema, samples: Samples, data: Path) -> None:
+    """Refuse records that say nothing at all."""
     names = schema.encoded
     said = [position for position, name in enumerate(names) if not name.endswith(" missing")]
     if not samples.inputs[0][:, said].any():
         raise HoldfastError(f"{data}: no column that the schema names has a value in any record.")
-    if samples.labels.ndim == 1 and len(torch.unique(samples.labels)) < 2:
-        raise HoldfastError(f"{data}: all records are of one class; at least two are needed to learn anything.")
 
 
 def hold_out(schema: Schema, samples: Samples, site: str | None, seed: int, share: float) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.modules import files_of
 from holdfast.core.tables import toml
+from holdfast.data.tables.schema import read_schema
 from holdfast.flower.engine.moderator import SETTINGS
-from holdfast.runs.experiment import Experiment, own_modules
+from holdfast.flower.engine.sites import is_name
+from holdfast.runs.deal import counted
+from holdfast.runs.experiment import Experiment, is_schema, own_modules
 
+SCHEMA = "schema.toml"
 PROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -49,14 +53,16 @@ app = server_app(Path(__file__).parent / "experiment.toml")
 '''
 CLIENT = '''"""A site: trains on its own data when the moderator asks.
 
-As it stands each site takes its share of the experiment's task, which is how one tries an app out. For a site's own
-data, write `samples` and hand it over: client_app(EXPERIMENT, samples). It is called with the node config, so a path
-can be given there (--node-config 'site="site-0" folder="..." images="/data/images.npy"'), and answers with
+Of an experiment on tables (its task is a schema) each site reads its own, which `holdfast flower site --table` names:
+nothing here needs to be changed. Of any other it takes its share of the experiment's task, which is how one tries an
+app out. For a site's own data, write `samples` and hand it over: client_app(EXPERIMENT, samples). It is called with the
+node config, so a path can be given there (--node-config 'site="site-0" folder="..." images="/data/images.npy"'), and
+answers with
 
     from holdfast.data.task import Samples
     Samples((images,), labels)    # images (N, C, H, W), uint8 or float in [0, 1]; labels (N,), whole numbers
 
-The moderator, and each site, still needs the task itself: its classes, the shape of a sample, the moderator's test set.
+The moderator and each site then still need the task itself: its classes, the shape of a sample, a test set.
 """
 
 from pathlib import Path
@@ -83,8 +89,16 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30] or "app"
     package = "app_" + name.replace("-", "_")
     settings = {**SETTINGS, **(changes or {})}
-    if experiment.data:
+    schema = is_schema(experiment.task)
+    if experiment.data and not schema:  # of tables each site has its own
         settings["data"] = experiment.data
+    if experiment.test:
+        settings["test"] = experiment.test
+    if schema:
+        experiment = counted(experiment)
+        read_schema(Path(experiment.task))
+        if experiment.names and all(map(is_name, experiment.names)):
+            settings["sites"] = ",".join(experiment.names)
     title = f"{experiment.method} on {Path(experiment.task).name} with {experiment.clients} sites".replace('"', "'")
     words = {"name": name, "package": package, "title": title, "settings": toml(settings)}
     words["extras"] = "flower" if experiment.protect.name == "none" else "flower,dp"
@@ -98,6 +112,8 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
         f"{package}/client_app.py": CLIENT,
         f"{package}/experiment.toml": experiment_toml(experiment),
     }
+    if schema:
+        files[f"{package}/{SCHEMA}"] = Path(experiment.task).read_text(encoding="utf-8")
     if clash := next((path for path in own if f"{package}/{path}" in files), None):
         raise HoldfastError(f"{clash} is what the app calls a file of its own; call your module otherwise.")
     make_folder(folder / package)
@@ -121,8 +137,8 @@ def experiment_toml(experiment: Experiment) -> str:
     usual = Experiment().as_json()
     always = ("task", "clients", "rounds", "algorithm", "absence", "seed")
     table = {key: value for key, value in experiment.as_json().items() if key in always or value != usual[key]}
-    table.pop("data", None)
-    table.pop("modules", None)  # they lie beside the file
-    table.pop("download", None)
-    table.pop("workers", None)
+    for key in ("data", "test", "modules", "download", "workers"):  # modules lie beside the file
+        table.pop(key, None)
+    if is_schema(experiment.task):
+        table["task"] = SCHEMA
     return toml(table) + "\n"

@@ -230,8 +230,14 @@ class Local:
 
 
 @contextmanager
-def local(folder: Path, sites: list[str], secure: bool = True, durable: bool = False) -> Iterator[Local]:
-    """A SuperLink with a SuperNode for each site, taken down at the end whatever happens."""
+def local(
+    folder: Path,
+    sites: list[str],
+    secure: bool = True,
+    durable: bool = False,
+    tables: Mapping[str, Path] | None = None,
+) -> Iterator[Local]:
+    """A SuperLink with a SuperNode for each site, taken down at the end whatever happens; `tables` are theirs."""
     here = Local(folder.resolve(), secure, durable)
     try:
         if secure and not here.keys.exists():
@@ -240,7 +246,7 @@ def local(folder: Path, sites: list[str], secure: bool = True, durable: bool = F
         if secure:
             here.register(*sites)
         for site in sites:
-            here.start_node(site)
+            here.start_node(site, config={"table": str(tables[site])} if tables else None)
         yield here
     finally:
         here.close()

@@ -25,9 +25,11 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tables import read_table, toml
+from holdfast.data.sources.described import read_description
+from holdfast.data.tables.schema import read_schema
 from holdfast.privacy.gate import POLICY
 from holdfast.privacy.ledger import read_policy
-from holdfast.runs.experiment import Experiment
+from holdfast.runs.experiment import SOURCES, Experiment
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,17 @@ def carry_privacy(policy: SitePolicy, folder: Path) -> None:
 
 def fingerprint_of(experiment: Experiment) -> str:
     """SHA-256 of what decides the result, whichever folder a site keeps its data in."""
-    task = Path(experiment.task).name if experiment.task.endswith(".npz") else experiment.task
-    return replace(experiment, data=None, task=task).fingerprint
+    task = experiment.task
+    source = next((source for source in SOURCES if task.startswith(source)), "")
+    path = Path(task.removeprefix(source))
+    if source and path.suffix == ".toml":  # what the description says counts, wherever its file lies
+        task = f"{source}{path.stem}@{read_description(path, source.removesuffix(':')).fingerprint}"
+    elif source or task.endswith(".npz"):
+        task = source + path.name
+    elif task.endswith(".toml"):
+        schema = read_schema(path)
+        task = f"{schema.name}@{schema.fingerprint}"
+    return replace(experiment, data=None, test=None, task=task).fingerprint
 
 
 def check_experiment(policy: SitePolicy, fingerprint: str) -> None:

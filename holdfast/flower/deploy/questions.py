@@ -37,7 +37,11 @@ class Book:
         """Enter one more job before it is done, or refuse it: the moderator's own count is not taken for it."""
         asked = hash_of(message)
         lines = [*read_lines(self._folder / OLD_BOOK), *read_lines(self._folder / BOOK)]
-        done = [line for line in lines if "refused" not in line and line.get("job", TRAIN.name) == message.job]
+        done = [
+            line
+            for line in lines
+            if not {"refused", "table"} & line.keys() and line.get("job", TRAIN.name) == message.job
+        ]
         if any(line.get("asked") == asked for line in done):
             return
         if message.job == TRAIN.name and max_rounds is not None and len(done) >= max_rounds:
@@ -45,6 +49,13 @@ class Book:
         if message.job != TRAIN.name and any(line.get("round") == message.round for line in done):
             raise Refusal("twice", f"round {message.round + 1} has had its {message.job!r}, with another question.")
         self._write({"job": message.job, "round": message.round, "client": message.client, "asked": asked})
+
+    def holds_other(self, table: str) -> bool:
+        """Enter the SHA-256 of the site's table where it is new; whether an earlier one was another."""
+        seen = [line["table"] for line in read_lines(self._folder / BOOK) if "table" in line]
+        if not seen or seen[-1] != table:
+            self._write({"table": table})
+        return bool(seen) and seen[0] != table
 
     def _write(self, line: dict[str, object]) -> None:
         make_folder(self._folder)

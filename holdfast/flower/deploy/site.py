@@ -6,6 +6,8 @@ What the node's operator says in `--node-config`:
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
+    table         the site's own table, of an experiment whose task is a schema
+    schema        the site's own copy of that schema, which must say the same as the experiment's (optional)
     device        where its network computes, in place of the experiment's: cpu, cuda:1, ... (optional)
     max-bytes     the largest message it takes (optional)
 """
@@ -29,7 +31,10 @@ from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message
 from holdfast.data.natural import split_by
-from holdfast.data.task import Samples
+from holdfast.data.tables.reader import sha256_of
+from holdfast.data.tables.schema import Schema, read_schema
+from holdfast.data.tables.source import own_samples
+from holdfast.data.task import Samples, Task
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
@@ -45,7 +50,7 @@ from holdfast.learning.device import choose_device
 from holdfast.privacy.gate import house_of, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
-from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.experiment import Experiment, is_schema, load
 
 log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
@@ -63,9 +68,10 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
             site = Site(experiment, context.node_config)
             asked = read_letter(packet, site.most_bytes)
             site.check(asked)
-            if str(site.folder) not in kept:
-                kept[str(site.folder)] = site.own(asked.client, samples)
-            letter = site.perform(kept[str(site.folder)], asked)
+            version = f"{site.folder} {site.table_version}"
+            if version not in kept:
+                kept[version] = site.own(asked.client, samples)
+            letter = site.perform(kept[version], asked)
             return Packet(encode(letter, halve=letter.half), reply_to=packet)
         except Exception as error:  # whatever goes wrong here is this site's absence; others are told the code alone
             return Packet(encode(refuse(site, asked, error)), reply_to=packet)
@@ -113,6 +119,7 @@ class Own:
 
     client: Client
     method: Method
+    notes: tuple[str, ...] = ()  # codes of what others are to know with each answer
 
 
 class Site:
@@ -126,12 +133,14 @@ class Site:
             self.experiment = replace(self.experiment, device=str(config["device"]))
         choose_device(self.experiment.device)
         self.config = config
+        self.table = Path(str(config["table"])).expanduser() if config.get("table") else None
         self.name = name_of(config)
         if not config.get("folder"):
             raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
         self.folder = Path(str(config["folder"])).expanduser()
         self.token = draw_token(self.folder)  # also makes the folder known as a site's, with one ledger for all
         self.policy = SitePolicy()
+        self.check_schema()
         self.fingerprint = fingerprint_of(self.experiment)
 
     def tell(self, code: str) -> str:
@@ -141,6 +150,30 @@ class Site:
             return tell_code(None if house.policy is None else house.read_policy(0.0), code)
         except HoldfastError:  # a policy that cannot be read
             return code if code in ABOUT_THE_QUESTION else "withheld"
+
+    def check_schema(self) -> None:
+        """Refuse a table where the experiment has no schema for it, and another schema than the experiment's."""
+        named = is_schema(self.experiment.task)
+        if named != (self.table is not None):
+            lacking = "no table is named here; say which, as in --table FILE" if named else "it has no schema of tables"
+            raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")
+        if not named or not self.config.get("schema"):
+            return
+        ours, theirs = read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task))
+        if ours.fingerprint != theirs.fingerprint:
+            raise Refusal(
+                "schema",
+                f"{self.config['schema']} is {ours.name}, version {ours.version}, and the experiment goes by "
+                f"{theirs.name}, version {theirs.version}: they do not say the same.",
+            )
+
+    @property
+    def table_version(self) -> str:
+        """Tells a table that has changed from one that has not, without reading it."""
+        if self.table is None or not self.table.exists():
+            return ""
+        told = self.table.stat()
+        return f"{told.st_size} {told.st_mtime_ns}"
 
     @property
     def most_bytes(self) -> int:
@@ -169,15 +202,20 @@ class Site:
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
         try:
-            plan = make_plan(self.experiment)
-            if samples is not None:
+            plan = make_plan(self.experiment if self.table is None else replace(self.experiment, data=None, test=None))
+            notes: tuple[str, ...] = ()
+            if self.table is not None:
+                own = own_samples(schema_of(plan.task), self.table)
+                notes = ("table-changed",) if Book(self.memory).holds_other(sha256_of(self.table)) else ()
+            elif samples is not None:
                 own = samples(self.config)
+            if self.table is not None or samples is not None:
                 parts = list(plan.parts)
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
                 parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
                 plan = replace(plan, task=task, parts=parts)
-            return Own(plan.client(id, plan.model(), self.memory), plan.method)
+            return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
 
@@ -188,16 +226,21 @@ class Site:
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
         Book(self.memory).admit(message, self.policy.max_rounds)
-        notes = []
+        notes = [*own.notes] if message.job == "train" else []
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
-            notes = ["digest-kept"]
+            notes.append("digest-kept")
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
             scalars["notes"] = [*scalars.get("notes", ()), *notes]
         answer = Letter(letter.client, letter.round, letter.job, reply.tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half)
+
+
+def schema_of(task: Task) -> Schema:
+    assert task.schema is not None
+    return task.schema
 
 
 def without_digest(message: Message) -> Message:

@@ -4,6 +4,8 @@ What `flwr run --run-config` may say (each has a default):
 
     out               folder of the run; one that is there already is resumed
     data, device      the moderator's own, in place of the experiment's
+    test              a table of the moderator's own to test on, where the task is a schema; without one the results are
+                      the sites' own metrics
     sites             names of the sites, separated by commas, in the order of the clients
     deadline-times, deadline-least, deadline-longest    when a round closes: see deadline.py
     enough            do not wait for more replies than this (0: wait for all until the deadline)
@@ -43,6 +45,7 @@ log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever f
 SETTINGS: dict[str, Any] = {
     "out": "run",
     "data": "",
+    "test": "",
     "device": "",
     "sites": "",
     "deadline-times": 2.0,
@@ -66,6 +69,8 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
         wanted = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
         if settings["data"]:
             wanted = replace(wanted, data=settings["data"])
+        if settings["test"]:
+            wanted = replace(wanted, test=settings["test"])
         if settings["device"]:
             wanted = replace(wanted, device=settings["device"])
         history = play_over(grid, wanted, settings, watch=log_round)

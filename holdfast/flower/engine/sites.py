@@ -99,9 +99,13 @@ def check_names(names: Sequence[str]) -> None:
     if not names:
         raise HoldfastError("There must be at least one site.")
     for name in names:
-        if not re.fullmatch(r"\w[\w.-]*", name):
+        if not is_name(name):
             raise HoldfastError(f"{name!r} cannot be a site's name; use letters, digits, '.', '_' and '-'.")
     check_unique(names)
+
+
+def is_name(name: str) -> bool:
+    return re.fullmatch(r"\w[\w.-]*", name) is not None
 
 
 def check_unique(names: Sequence[str]) -> None:

@@ -1,0 +1,330 @@
+"""Images, series and texts as tasks: folders and lists of each form, 8 and 16 bits, DICOM, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from holdfast.core.errors import HoldfastError
+from holdfast.data.named import load_task
+from holdfast.data.sources.series import channels_first
+from holdfast.data.task import Samples, Task
+from holdfast.play import run
+from holdfast.runs.experiment import Experiment, from_table, load
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def picture(path: Path, value: int, side: int = 12, colour: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (side, side, 3) if colour else (side, side)
+    Image.fromarray(np.full(shape, value, np.uint8)).save(path)
+    return path
+
+
+def by_class(folder: Path, each: int = 10) -> Path:
+    for number in range(each):
+        picture(folder / "cat" / f"{number}.png", 10 + number)
+        picture(folder / "dog" / f"{number}.png", 200 + number)
+    return folder
+
+
+def values_of(samples: Samples) -> list[int]:
+    return sorted(samples.inputs[0][:, 0, 0, 0].tolist())
+
+
+def test_a_folder_by_class(tmp_path: Path) -> None:
+    task = load_task(f"images:{by_class(tmp_path / 'pets')}")
+    assert (task.name, task.class_names, task.shape, task.site) == ("pets", ("cat", "dog"), (1, 12, 12), None)
+    assert (len(task.train), len(task.test)) == (16, 4)
+    assert torch.bincount(task.test.labels).tolist() == [2, 2]  # a fifth of each class
+    assert sorted(values_of(task.train) + values_of(task.test)) == [*range(10, 20), *range(200, 210)]
+    assert bool(((task.train.inputs[0][:, 0, 0, 0] >= 200) == (task.train.labels == 1)).all())
+    assert torch.equal(load_task(f"images:{tmp_path / 'pets'}").train.labels, task.train.labels)
+
+
+def test_train_and_test_folders_by_site(tmp_path: Path) -> None:
+    for site, first in (("North", 0), ("South", 100)):
+        for number in range(4):
+            picture(tmp_path / "p" / "train" / site / ("a", "b")[number % 2] / f"{number}.png", first + number)
+    picture(tmp_path / "p" / "test" / "South" / "a" / "x.png", 77)
+    task = load_task(f"images:{tmp_path / 'p'}")
+    assert (task.site, task.fact_values["site"]) == ("site", ("North", "South"))
+    assert values_of(task.test) == [77]
+    assert bool(((task.train.inputs[0][:, 0, 0, 0] >= 100) == (task.train.facts["site"] == 1)).all())
+
+
+def test_a_list_of_files_with_facts(tmp_path: Path) -> None:
+    lines = ["file;label;site;patient;split"]
+    for number in range(12):
+        picture(tmp_path / "x" / "deep" / f"{number}.jpg", 20 * number)
+        part = "test" if number >= 8 else "train"
+        lines.append(f"deep/{number}.jpg;{'ill' if number % 2 else 'well'};{'AB'[number % 2]};p{number // 2};{part}")
+    (tmp_path / "x" / "labels.csv").write_text("\n".join(lines))
+    task = load_task(f"images:{tmp_path / 'x'}")
+    assert (task.class_names, task.site, task.person) == (("ill", "well"), "site", "patient")
+    assert (len(task.train), len(task.test)) == (8, 4)
+    assert task.train.facts["patient"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert "patient" not in task.fact_values  # nobody's name is shown
+
+
+def test_a_description_settles_size_colour_and_classes(tmp_path: Path) -> None:
+    picture(tmp_path / "x" / "b" / "1.png", 100, side=20)
+    picture(tmp_path / "x" / "b" / "2.png", 100, colour=True)
+    picture(tmp_path / "x" / "a" / "3.png", 50)
+    picture(tmp_path / "x" / "a" / "4.png", 50)
+    (tmp_path / "d.toml").write_text('[images]\nclasses = ["c", "b", "a"]\nsize = 16\nchannels = 3\n')
+    experiment = tmp_path / "e.toml"
+    experiment.write_text('task = "images:d.toml"\ndata = "x"\n')
+    keys = load(experiment)
+    task = load_task(keys.task, Path(str(keys.data)))
+    assert (task.class_names, task.shape) == (("c", "b", "a"), (3, 16, 16))
+    assert {*task.train.labels.tolist(), *task.test.labels.tolist()} == {1, 2}
+    assert {int(image[0, 8, 8]) for image in task.train.inputs[0]} == {50, 100}
+
+
+def test_sixteen_bits_are_floats(tmp_path: Path) -> None:
+    for name, value in (("a/1", 0), ("a/2", 65535), ("b/3", 32768), ("b/4", 6554)):
+        path = tmp_path / "x" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((9, 9), value, np.uint16)).save(path)
+    picture(tmp_path / "x" / "b" / "5.png", 255, side=9)  # 8 bits beside it
+    task = load_task(f"images:{tmp_path / 'x'}")
+    found = torch.cat([task.train.inputs[0], task.test.inputs[0]])
+    assert found.dtype == torch.float32
+    expected = torch.tensor([0.0, 6554 / 65535, 32768 / 65535, 1.0, 1.0])
+    assert torch.allclose(found[:, 0, 4, 4].sort().values, expected, atol=1e-6)
+
+
+def dicom(path: Path, value: int, inverted: bool = False) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    file = pydicom.Dataset()
+    file.file_meta = pydicom.dataset.FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = file.SOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = file.SOPInstanceUID = pydicom.uid.generate_uid()
+    file.Rows, file.Columns, file.SamplesPerPixel, file.PixelRepresentation = 10, 8, 1, 0
+    file.BitsAllocated, file.BitsStored, file.HighBit = 16, 12, 11
+    file.PhotometricInterpretation = "MONOCHROME1" if inverted else "MONOCHROME2"
+    file.PixelData = np.full((10, 8), value, np.uint16).tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file.save_as(path, enforce_file_format=True)
+
+
+def test_dicom(tmp_path: Path) -> None:
+    dicom(tmp_path / "x" / "a" / "1.dcm", 4095)
+    dicom(tmp_path / "x" / "a" / "2.dcm", 4095, inverted=True)
+    dicom(tmp_path / "x" / "b" / "3.dcm", 819)
+    dicom(tmp_path / "x" / "b" / "4.dcm", 819)
+    task = load_task(f"images:{tmp_path / 'x'}")
+    assert task.shape == (1, 10, 8)
+    found = torch.cat([task.train.inputs[0], task.test.inputs[0]])[:, 0, 0, 0].sort().values
+    assert torch.allclose(found, torch.tensor([0.0, 0.2, 0.2, 1.0]))
+    (tmp_path / "x" / "b" / "4.dcm").write_bytes(b"no DICOM")
+    with pytest.raises(HoldfastError, match=r"4\.dcm cannot be read as DICOM"):
+        load_task(f"images:{tmp_path / 'x'}")
+
+
+def test_pictures_are_decoded_once_and_mapped(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = by_class(tmp_path / "pets")
+    first = load_task(f"images:{folder}")
+    (file,) = (own_cache / "images").glob("*.npy")
+    content = file.read_bytes()
+    monkeypatch.setattr("holdfast.data.sources.images.opened", None)  # nobody decodes any more
+    again = load_task(f"images:{folder}")
+    assert torch.equal(again.train.inputs[0], first.train.inputs[0])
+    again.train.inputs[0].fill_(0)  # as an attack would
+    assert file.read_bytes() == content
+    monkeypatch.undo()
+    monkeypatch.setenv("HOLDFAST_CACHE", "off")
+    picture(folder / "cat" / "0.png", 99)
+    assert 99 in values_of(load_task(f"images:{folder}").train) + values_of(load_task(f"images:{folder}").test)
+
+
+def odd_picture(folder: Path) -> None:
+    (folder / "cat" / "0.png").write_bytes((folder / "cat" / "0.png").read_bytes()[:50])
+
+
+def odd_size(folder: Path) -> None:
+    picture(folder / "dog" / "9.png", 5, side=13)
+
+
+def odd_colour(folder: Path) -> None:
+    picture(folder / "dog" / "9.png", 5, colour=True)
+
+
+def one_class(folder: Path) -> None:
+    for path in (folder / "dog").iterdir():
+        path.unlink()
+
+
+def no_pictures(folder: Path) -> None:
+    for path in [*(folder / "dog").iterdir(), *(folder / "cat").iterdir()]:
+        path.unlink()
+
+
+def other_depth(folder: Path) -> None:
+    picture(folder / "dog" / "more" / "9.png", 5)
+
+
+def bad_list(folder: Path) -> None:
+    (folder / "labels.csv").write_text("file,label\n../secret.png,a\n")
+
+
+def unlabelled(folder: Path) -> None:
+    (folder / "labels.csv").write_text("file,label\ncat/1.png,\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (odd_picture, r"0\.png cannot be read as a picture"),
+        (odd_size, "grey, 13 x 13, but .* is grey, 12 x 12; say size = 128"),
+        (odd_colour, "is colour, 12 x 12, but .* is grey, 12 x 12; say channels = 1"),
+        (one_class, "all records are of one class"),
+        (no_pictures, "holds no picture"),
+        (other_depth, "by class, or all by site and class"),
+        (bad_list, "is not a file in this folder"),
+        (unlabelled, "line 2: column 'label' is empty"),
+    ],
+)
+def test_odd_folders_are_one_sentence(spoil: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    folder = by_class(tmp_path / "pets")
+    spoil(folder)
+    with pytest.raises(HoldfastError, match=message) as error:
+        load_task(f"images:{folder}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[image]\nsize = 3\n", r"one table, \[images\]"),
+        ("[images]\nsizes = 3\n", "no key 'sizes'; did you mean 'size'"),
+        ("[images]\nsize = 3\n", "size must be 8 to 4096"),
+        ("[images]\nchannels = 2\n", "channels must be 1 or 3"),
+        ('[images]\nclasses = ["a"]\n', "two or more different names"),
+        ('[images]\nclasses = ["cat", "bird"]\n', "label 'dog' is not known"),
+    ],
+)
+def test_odd_descriptions_are_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "d.toml").write_text(text)
+    with pytest.raises(HoldfastError, match=message):
+        load_task(f"images:{tmp_path / 'd.toml'}", by_class(tmp_path / "pets"))
+
+
+def test_series_of_unequal_length(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.float64).reshape(2, 4, 3)
+    x[1, 2:] = np.nan
+    found = channels_first(x, "x")
+    assert found.shape == (2, 3, 4)
+    assert found[1].T.tolist() == [[12, 13, 14], [15, 16, 17], [15, 16, 17], [15, 16, 17]]
+    assert torch.equal(found[0].T, torch.from_numpy(x[0]).float())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ((0, 1, 0), "series 0 holds NaN before its end"),
+        ((0, slice(None), 1), "series 0 holds NaN before its end"),
+        ((1, slice(None), slice(None)), "series 1 is empty"),
+    ],
+)
+def test_holes_in_series_are_refused(spoil: tuple[object, ...], message: str) -> None:
+    x = np.ones((2, 4, 3))
+    x[spoil] = np.nan
+    with pytest.raises(HoldfastError, match=message):
+        channels_first(x, "x")
+    with pytest.raises(HoldfastError, match="series 0 holds infinite values"):
+        channels_first(np.full((1, 9, 1), np.inf), "x")
+
+
+def waves(path: Path, **more: object) -> Path:
+    """Slow and fast waves of 8 persons."""
+    chance = np.random.default_rng(0)
+    y = np.arange(160) % 2
+    steps = np.arange(40)
+    x = np.sin(steps * np.where(y, 0.9, 0.3)[:, None] + chance.uniform(0, 6, (160, 1))) + chance.normal(
+        0, 0.3, (160, 40)
+    )
+    np.savez(path, x=x[:, :, None], y=y, subject=np.arange(160) // 20, **more)
+    return path
+
+
+def test_series_from_a_file_train_and_stand_in(tmp_path: Path) -> None:
+    path = waves(tmp_path / "waves.npz")
+    task = load_task(f"series:{path}")
+    assert (task.shape, task.class_names) == ((1, 40), ("0", "1"))
+    table = {"task": f"series:{path}", "partition": "column:subject", "absence": "feddig", "scenario": "sequential"}
+    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}))
+    assert history.experiment.clients == 8
+    assert history.final_accuracy > 0.9
+    kept = load_task(f"series:{waves(tmp_path / 'told.npz', test=np.arange(160) < 30)}")
+    assert (len(kept.train), len(kept.test)) == (130, 30)
+
+
+REPORTS = {"heart": "the heart beats too fast, rhythm irregular", "lung": "shadow in the left lung, patient coughs"}
+
+
+def reports(path: Path, count: int = 120) -> Path:
+    chance = np.random.default_rng(0)
+    lines = ["text,label,site"]
+    for number in range(count):
+        label = ("heart", "lung")[number % 2]
+        words = REPORTS[label].replace(",", "").split()
+        lines.append(f'"{" ".join(chance.permutation(words)[:4])}, no {number}",{label},{"NS"[number // 2 % 2]}')
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_texts_from_a_file_train_and_stand_in(tmp_path: Path) -> None:
+    path = reports(tmp_path / "reports.csv")
+    task = load_task(f"text:{path}")
+    assert (task.class_names, task.site, task.train.inputs[0].dtype) == (("heart", "lung"), "site", torch.uint8)
+    first = bytes(task.train.inputs[0][0].tolist()).rstrip(b"\0").decode()
+    assert first.endswith(f", no {first.split()[-1]}")
+    table = {"task": f"text:{path}", "partition": "column", "absence": "feddig", "scenario": "sequential"}
+    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}))
+    assert history.experiment.names == ("N", "S")
+    assert history.final_accuracy > 0.9
+
+
+def test_empty_texts_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('text,label\n"a b",x\n"  ",y\n')
+    with pytest.raises(HoldfastError, match="line 3: column 'text' is empty"):
+        load_task(f"text:{path}")
+    path.write_text("words,label\nhello,x\n")
+    with pytest.raises(HoldfastError, match="has no column 'text'"):
+        load_task(f"text:{path}")
+    path.write_bytes(b"text,label\n\xff\xfe,x\n")
+    with pytest.raises(HoldfastError, match="not text in UTF-8"):
+        load_task(f"text:{path}")
+
+
+def test_whole_numbers_are_no_pixels() -> None:
+    """Bytes of images are divided by 255; token ids, whatever their type, are what they are."""
+    ids = torch.tensor([[3, 255, 0]], dtype=torch.uint8)
+    (found,), _ = Samples((ids,), torch.zeros(1)).batch(torch.tensor([0]))
+    assert (found.dtype, found.tolist()) == (torch.int64, [[3, 255, 0]])
+    (found,), _ = Samples((ids.view(1, 1, 1, 3),), torch.zeros(1)).batch(torch.tensor([0]))
+    assert torch.allclose(found, torch.tensor([[[[3 / 255, 1.0, 0.0]]]]))
+
+
+def test_embeddings_read_bytes() -> None:
+    """A network on token ids learns from bytes, which division by 255 would have blurred."""
+    x = torch.randint(1, 200, (200, 5), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    y = (x[:, 0] % 2).long()
+    net = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Flatten(), torch.nn.Linear(40, 2))
+    task = Task("ids", Samples((x,), y), Samples((x,), y), ("even", "odd"), model=lambda: net)
+    history = run(Experiment(task=task, rounds=10, clients=2, partition="iid", lr=0.3, batch_size=8, workers=0))
+    assert history.final_accuracy > 0.8

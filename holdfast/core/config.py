@@ -199,7 +199,7 @@ def _read(text: str, hint: Any, key: str) -> object:
     if typing.get_origin(hint) is tuple and text.startswith("["):
         return _list(text, key)
     if typing.get_origin(hint) is tuple:
-        return text.split("/")
+        return [part.strip() for part in text.replace(",", "/").split("/")]
     raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.")
 
 

@@ -77,7 +77,7 @@ class ReleaseOptions:
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
     target_range: tuple[float, float] | None = None  # public, of a regression's targets: needed for noise
-    stretch: bool = True  # at the moderator: give mixed rows the spread of records again (digests/stretching.py)
+    printed: bool = False  # use digests as printed: rows as they are, no warm start, a server step at the full lr
 
     def __post_init__(self) -> None:
         check_options(self)

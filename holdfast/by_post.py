@@ -21,14 +21,21 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import load_tensors, read_metadata, save_tensors
 from holdfast.core.randomness import rng
 from holdfast.core.validate import Sizes
+from holdfast.data.kinds import kind_of
+from holdfast.data.named import HEART, load_task
+from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.digests.contradiction import Cells, contradicted, disagreements, mixed_cells, moment_cells
 from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments
 from holdfast.digests.origin import Origin, read_origin
 from holdfast.digests.received import noise_variance, scaled
-from holdfast.encoders import make_encoder
+from holdfast.digests.sums import SumDigest, is_sums, open_sums
+from holdfast.encoders import Encoder, make_encoder
+from holdfast.encoders.table import Scaled
 from holdfast.heads.choosing import Fitted, Noise, Received, choose_head
+from holdfast.heads.from_sums import class_evidence
 from holdfast.models.networks import buffers_of, weights_of
+from holdfast.privacy.sum_noise import Sums
 
 FEWEST_TO_JUDGE = 2  # digests, to say what one adds
 
@@ -48,6 +55,8 @@ class Posted:
         """Records that it speaks for, as it says."""
         if isinstance(self.digest, Digest):
             return self.digest.used
+        if isinstance(self.digest, SumDigest):
+            return self.digest.records
         return max(1, round(float(self.digest.counts.sum())))
 
     @property
@@ -67,6 +76,7 @@ class Outcome:
     counted: Sequence[int]  # records of each that count
     contradicted: dict[str, float]  # sites whose digest the others contradict, with its agreement
     disagreements: Sequence[tuple[str, str, float]]  # (site, other, agreement): pairs that disagree about classes
+    longest: float | None = None  # of a table's rows, where its encoder is linear
 
     @property
     def origin(self) -> Origin:
@@ -97,6 +107,8 @@ def content_of(path: Path, content: bytes) -> Received:
     where, tensors = f"digest file {path}", load_tensors(content)
     if is_moments(tensors):
         return open_moments(tensors, where=where)
+    if is_sums(tensors):
+        return open_sums(tensors, where=where)
     if "digest" in read_metadata(content):
         return load_digest(path)
     return open_digest({name: tensor for name, tensor in tensors.items() if name != "claim"}, where=where)
@@ -136,6 +148,7 @@ def train(
     known: dict[str, str] | None = None,
     today: date | None = None,
     seed: int = 0,
+    schema: Path | None = None,
 ) -> Outcome:
     """The model of these digests, and what is to be said of it."""
     if not paths:
@@ -143,7 +156,7 @@ def train(
     posts = [open_post(path, today or date.today(), known) for path in paths]
     check_together(posts)
     origin, subject = posts[0].origin, posts[0].subject
-    encoder = make_encoder(origin.encoder, origin.shape)
+    encoder = make_encoder(origin.encoder, origin.shape, schema=schema_of(origin, schema))
     if encoder.fingerprint != subject.encoder:
         raise HoldfastError(
             f"{posts[0].file}: its features are of another encoder than the {origin.encoder!r} of this version."
@@ -151,10 +164,12 @@ def train(
     if len(origin.class_names) != subject.classes:
         raise HoldfastError(f"{posts[0].file}: it names {len(origin.class_names)} of {subject.classes} classes.")
     about = About(origin.task, subject.classes, encoder.fingerprint, encoder.feature_shape, True, encoder.norm_bound)
+    if head == "auto" and isinstance(encoder.network, Scaled) and kind_of(origin.kind).has_classes:
+        head = "lda"  # see longest_of
     counted = Sizes().counted({place: post.records for place, post in enumerate(posts)})
     digests = [limited(post, counted[place], place) for place, post in enumerate(posts)]
     fitted = choose_head(head, digests, noise_of(posts[0], about), seed)
-    cells = {place: cells_of(digest) for place, digest in enumerate(digests)}
+    cells = {place: cells_of(digest) for place, digest in enumerate(digests) if kind_of(origin.kind).has_classes}
     names = [post.origin.site for post in posts]
     return Outcome(
         posts,
@@ -162,7 +177,24 @@ def train(
         [counted[place] for place in range(len(posts))],
         {names[place]: agreement for place, agreement in contradicted(cells).items()},
         [(names[one], names[other], agreement) for one, other, agreement in disagreements(cells)],
+        longest_of(encoder, fitted),
     )
+
+
+def longest_of(encoder: Encoder, fitted: Fitted) -> float | None:
+    """What a table's encoder divides rows by. The model's file holds no schema, so it must do without the encoder."""
+    if not isinstance(encoder.network, Scaled):
+        return None
+    if encoder.network.directions is not None or fitted.model != "head:form=linear":
+        raise HoldfastError("digest train: of a table only linear heads on plain columns can be saved; say --head lda.")
+    return encoder.network.longest
+
+
+def schema_of(origin: Origin, path: Path | None) -> Schema | None:
+    """The schema of the table that digests were made of, if it is named or comes with Holdfast."""
+    if path is not None:
+        return read_schema(path)
+    return load_task(HEART).schema if origin.task == HEART else None
 
 
 def limited(post: Posted, most: int, place: int) -> Received:
@@ -170,6 +202,10 @@ def limited(post: Posted, most: int, place: int) -> Received:
     share = min(1.0, most / post.records)
     if share == 1.0:
         return post.digest
+    if isinstance(post.digest, SumDigest):
+        sums = post.digest.sums
+        fewer = Sums(sums.cells * share, sums.second * share, sums.squares * share)
+        return replace(post.digest, sums=fewer, records=most, noise=post.digest.noise * share)
     if not isinstance(post.digest, Digest):
         return scaled(post.digest, share)
     digest = post.digest
@@ -188,20 +224,28 @@ def noise_of(post: Posted, about: About) -> Noise:
 
 
 def cells_of(digest: Received) -> Cells:
+    if isinstance(digest, SumDigest):
+        evidence = class_evidence([digest])
+        scatter = evidence.within * evidence.counts.sum()
+        return Cells(evidence.counts.numpy(), evidence.means.numpy(), scatter.numpy(), float(evidence.counts.sum()))
     return mixed_cells(digest) if isinstance(digest, Digest) else moment_cells(digest)
 
 
 def model_bytes(outcome: Outcome) -> bytes:
     """The model as `holdfast predict` reads it."""
-    origin, network = outcome.origin, outcome.fitted.network
-    recipe = {"model": outcome.fitted.model, "encoder": origin.encoder}
+    origin, network, model = outcome.origin, outcome.fitted.network, outcome.fitted.model
+    recipe: dict[str, object] = {"model": model, "encoder": origin.encoder}
+    weights = {**weights_of(network), **buffers_of(network)}
+    if outcome.longest is not None:  # a table's encoder only divides by it, so the head can do without the encoder
+        recipe = {"model": "linear"}
+        weights = {"1.weight": weights["weight"] / outcome.longest, "1.bias": weights["bias"]}
     facts = {
         "task": origin.task,
-        "model": outcome.fitted.model,
+        "model": model,
         "kind": origin.kind,
         "classes": "\n".join(origin.class_names),
         "shape": json.dumps(list(origin.shape)),
         "recipe": json.dumps(recipe),
         "encoder_fingerprint": outcome.posts[0].subject.encoder,
     }
-    return save_tensors({**weights_of(network), **buffers_of(network)}, facts)
+    return save_tensors(weights, facts)

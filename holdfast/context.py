@@ -31,6 +31,7 @@ class About:
     feature_shape: tuple[int, ...] = ()
     signed: bool = True  # whether features can be negative, as far as is known
     norm_bound: float | None = None  # no feature vector is longer
+    kind: str = "classes"  # of targets, as kind_of reads it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.round import Record, play_round
 from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.curves import draw_curves
 from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
@@ -132,7 +133,8 @@ def _play(
                 federation = stack.enter_context(federation_of(plan, home, engine))
             state = _play_rounds(plan, state, federation, records, folder, watch, found)
     if folder is not None:
-        folder.finish(plan.method.absence.model_of(state), state.buffers, about_model(plan))
+        model = plan.method.absence.model_of(state)
+        folder.finish(model, state.buffers, about_model(plan), draw_curves(plan, state))
     return History(experiment, records, home, state)
 
 

@@ -18,6 +18,7 @@ from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
 from holdfast.audit.statistics import Audit
 from holdfast.audit.target import Subject
+from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.encoders.contract import as_read
@@ -119,6 +120,10 @@ def _attack_digest(
 ) -> tuple[list[Finding], Audit, list[Seen], Tensor | None, dict[str, Any] | None]:
     options, claim = subject.options, subject.claim
     assert options is not None
+    if options.mode == "sums" or subject.targets != "classes":
+        raise HoldfastError(
+            f"{subject.name}: joint sums are not attacked here; `holdfast digest show` says what they promise."
+        )
     worst = worst_pair(options.mode, math.prod(subject.feature_shape), subject.classes)
     arguments = (subject.classes, max(1000, trials), source)
     members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]

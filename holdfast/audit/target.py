@@ -20,6 +20,7 @@ from holdfast.core.types import Tensors
 from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments, read_manifest
 from holdfast.digests.release import claim_of, paper_claim
+from holdfast.digests.sums import is_sums, open_sums, read_sums_manifest
 from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
@@ -76,6 +77,7 @@ class Subject:
     size: int | None = None
     task: str = ""
     encoder: str = ""  # fingerprint
+    targets: str = "classes"  # their kind
     updates: Updates | None = None  # None: they leave as they are
     releases: int = 1  # digests planned for each client
 
@@ -167,6 +169,15 @@ def subject_of_file(path: Path) -> Subject:
         said = read_manifest(tensors["manifest"], where)
         facts: dict[str, Any] = {"size": size, "task": said["task"], "encoder": said["encoder"]}
         return Subject(str(path), "digest", options, claim_of(options, (k,), classes), (k,), classes, **facts)
+    if is_sums(tensors):
+        summed = open_sums(tensors, where=where)
+        epsilon = None if summed.claim.mode == "sums" else summed.claim.epsilon_nominal
+        delta = {} if epsilon is None else {"delta": summed.claim.delta}
+        options = FedDig(mode=summed.claim.mode, epsilon=epsilon, target_range=summed.range, **delta)  # type: ignore[arg-type]
+        claim = claim_of(options, (summed.width,), summed.classes, kind=summed.kind)
+        said = read_sums_manifest(tensors["manifest"], where)
+        facts = {"size": size, "task": said["task"], "encoder": said["encoder"], "targets": summed.kind}
+        return Subject(str(path), "digest", options, claim, (summed.width,), summed.classes, **facts)
     if saved_by_command:
         digest = load_digest(path)
     else:

@@ -19,12 +19,14 @@ from holdfast.play import one_thread
 from holdfast.report.post_page import privacy_page, report_json, report_page, report_sections
 
 
-def train_files(files: Sequence[Path], out: Path, head: str, keys: Path | None, as_json: bool) -> None:
+def train_files(
+    files: Sequence[Path], out: Path, head: str, keys: Path | None, schema: Path | None, as_json: bool
+) -> None:
     """Train, write model and pages, and show the report."""
     if out.exists():
         raise HoldfastError(f"{out} exists; remove it, or name another folder with --out.")
     with one_thread():
-        outcome = train(files, head, None if keys is None else known_keys(keys))
+        outcome = train(files, head, None if keys is None else known_keys(keys), schema=schema)
     facts = report_json(outcome)
     store = Store(out)
     store.write("report.json", json_text.dumps(facts, indent=1, allow_nan=False).encode())

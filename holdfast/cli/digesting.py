@@ -14,7 +14,7 @@ from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
-    from holdfast.data.task import Samples, Task
+    from holdfast.data.task import Task
     from holdfast.encoders import Encoder
     from holdfast.privacy.claim import Claim
     from holdfast.privacy.gate import House
@@ -28,6 +28,7 @@ SAMPLE_KEYS = (("x", "y"), ("x_train", "y_train"))
 UNUSED = {  # options that a mode does not have; those with a promise that mix records: size and remainder
     "paper": ("delta",),
     "moments": ("spd", "strategy", "weights", "remainder", "size", "bits"),
+    "sums": ("spd", "strategy", "weights", "remainder", "size", "bits", "epsilon", "delta"),
 }
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
 
@@ -45,7 +46,7 @@ def make_command(
     ] = None,
     encoder: Annotated[str, typer.Option(help="The federation's public encoder.")] = "auto",
     mode: Annotated[
-        str, typer.Option(help="'paper', or with a promise: 'moments', 'dp-full', 'dp-label-public'.")
+        str, typer.Option(help="'paper', 'sums', or with a promise: 'moments', 'dp-full', 'dp-label-public'.")
     ] = "paper",
     policy: Annotated[
         Path | None,
@@ -66,6 +67,9 @@ def make_command(
     ] = False,
     size: Annotated[int, typer.Option(help="The paper's S, in the noise scale tau / (S epsilon).")] = 20_000,
     bits: Annotated[str, typer.Option(help="Of each feature: 32, 16, 8, 6 or 4.")] = "8",
+    target_range: Annotated[
+        str | None, typer.Option(metavar="LOW/HIGH", help="Of a regression's targets: public, needed for noise.")
+    ] = None,
     site: Annotated[str | None, typer.Option(metavar="NAME", help="Who sends it \\[default: the file's name].")] = None,
     key: Annotated[Path | None, typer.Option(metavar="SITE.key", help="Sign it; see `holdfast digest key`.")] = None,
     expires: Annotated[int | None, typer.Option(metavar="DAYS", help="It may be used for so many days.")] = None,
@@ -73,7 +77,20 @@ def make_command(
 ) -> None:
     """Make a digest of a client's samples. Nothing but this file needs to leave the house."""
     recipe = Recipe(
-        task, data, samples_of, encoder, spd, strategy, weights, remainder, epsilon, size, bits, mode, delta
+        task,
+        data,
+        samples_of,
+        encoder,
+        spd,
+        strategy,
+        weights,
+        remainder,
+        epsilon,
+        size,
+        bits,
+        mode,
+        delta,
+        target_range,
     )
     make(recipe, out, policy, large_delta, Sender(site or out.stem, key, expires))
     show(out, json)
@@ -98,6 +115,9 @@ def train_command(
             help="'auto', 'nearest-mean', 'lda', 'fedcgs', 'qda', 'ridge', 'ccvr', 'fishermix' or 'server-step'."
         ),
     ] = "auto",
+    schema: Annotated[
+        Path | None, typer.Option(metavar="SCHEMA.toml", help="Of digests of a table: its schema.")
+    ] = None,
     keys: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The sites' public keys, SITE.pub: what is not signed by them is refused."),
@@ -107,7 +127,7 @@ def train_command(
     """Make a model of digests alone: a federation by post, without rounds and without a server."""
     from holdfast.cli.digest_training import train_files
 
-    train_files(files, out, head, keys, json)
+    train_files(files, out, head, keys, schema, json)
 
 
 @digest_app.command("key")
@@ -148,6 +168,7 @@ class Recipe:
     bits: str = "8"
     mode: str = "paper"
     delta: float = 1e-5
+    target_range: str | None = None
 
 
 def make(
@@ -172,19 +193,20 @@ def make(
     last, site = expiry(sender.days), check_site(sender.site)
     if sender.key is not None:  # before anything is spent
         load_key(sender.key)
-    task, names, samples = samples_for(recipe)
-    shape = tuple(samples.inputs[0].shape[1:])
+    whole = samples_for(recipe)
+    samples, shape = whole.train, tuple(whole.train.inputs[0].shape[1:])
     if recipe.encoder == "auto":  # which may mean another one where the digest is read
-        recipe = replace(recipe, encoder=str(resolved(Choice("auto"), samples.inputs[0])))
-    encoder = make_encoder(recipe.encoder, shape)
+        recipe = replace(recipe, encoder=str(resolved(Choice("auto"), samples.inputs[0], whole.schema)))
+    encoder = make_encoder(recipe.encoder, shape, schema=whole.schema)
     prepare = mix if recipe.mode == "paper" else release
-    content, claim = prepare(recipe, task, len(names), samples, encoder)
-    origin = Origin(site, date.today().isoformat(), last, task, recipe.encoder, shape, class_names=names)
+    content, claim = prepare(recipe, whole, encoder)
+    today = date.today().isoformat()
+    origin = Origin(site, today, last, whole.name, recipe.encoder, shape, whole.kind.spec, whole.class_names)
     content = addressed(content, origin, sender.key)
-    if not large_delta:
+    if recipe.mode != "sums" and not large_delta:
         check_delta(claim.delta, len(samples), "--delta", "--large-delta")
-    house = keep_policy(claim, f"digest of {task}, file {out.name}", out, policy)
-    if recipe.mode == "moments":
+    house = keep_policy(claim, f"digest of {whole.name}, file {out.name}", out, policy)
+    if recipe.mode == "moments" and whole.kind.has_classes:
         refuse_useless(content, claim, house)
     make_folder(out.parent)
     write_file(out, content)
@@ -198,7 +220,7 @@ def refuse_unused(recipe: Recipe) -> None:
             raise HoldfastError(f"--{name}: mode {recipe.mode!r} has no use for it; leave it out.")
 
 
-def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:
+def mix(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim]:
     """The published digest: no promise."""
     import secrets
 
@@ -210,18 +232,23 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
     from holdfast.digests.mixing import Laplace, read_weights
     from holdfast.encoders import never_negative
 
+    if not whole.kind.has_classes:
+        raise HoldfastError(
+            f"--mode: 'paper' mixes records of classes, and task {whole.name!r} is of kind {whole.kind.name!r}; say "
+            "--mode moments, or --mode sums without a promise."
+        )
     noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
     digest = make_digest(
-        encoder.encode(samples.inputs[0]),
-        samples.labels,
-        classes,
+        encoder.encode(whole.train.inputs[0]),
+        whole.train.labels,
+        whole.classes,
         generator=torch.Generator().manual_seed(secrets.randbits(63)),
         spd=recipe.spd,
         weights=read_weights(recipe.weights),
         strategy=recipe.strategy,  # type: ignore[arg-type]  # checked by the mixing itself, with a sentence
         remainder=recipe.remainder,  # type: ignore[arg-type]
         noise=noise,
-        task=task,
+        task=whole.name,
         encoder=encoder.fingerprint,
         signed=not never_negative(recipe.encoder),
     )
@@ -231,7 +258,7 @@ def mix(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Enco
     return digest_bytes(digest, COMPACT[recipe.bits]), claim
 
 
-def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: Encoder) -> tuple[bytes, Claim]:
+def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim]:
     """A digest with a promise, as a client of a run would make it."""
     import secrets
 
@@ -241,17 +268,19 @@ def release(recipe: Recipe, task: str, classes: int, samples: Samples, encoder: 
     from holdfast.absence import ABSENCES
     from holdfast.context import About
     from holdfast.core.config import Choice, choose
-    from holdfast.digests.release import check_features, make_release
+    from holdfast.digests.release import check_features, check_kind, make_release
     from holdfast.privacy.noise import system
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
     wanted |= {"delta": recipe.delta, "bits": recipe.bits, "epsilon": recipe.epsilon}
+    wanted |= {} if recipe.target_range is None else {"target_range": recipe.target_range}
     options = choose(ABSENCES, Choice("feddig", wanted), "digest")
-    about = About(task, classes, encoder.fingerprint, encoder.feature_shape)
+    about = About(whole.name, whole.classes, encoder.fingerprint, encoder.feature_shape, kind=whole.kind.spec)
     check_features(options, about)
+    check_kind(options, about)
     generator = torch.Generator().manual_seed(secrets.randbits(63))
-    features = encoder.encode(samples.inputs[0])
-    sealed, claim = make_release(options, about, features, samples.labels, generator, system())
+    features = encoder.encode(whole.train.inputs[0])
+    sealed, claim = make_release(options, about, features, whole.train.labels, generator, system())
     return safetensors.torch.save(sealed), claim
 
 
@@ -281,43 +310,44 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
         raise HoldfastError(f"{error} No file was written, but {spent} on finding this out, {where}.") from None
 
 
-def samples_for(recipe: Recipe) -> tuple[str, tuple[str, ...], Samples]:
-    """The task's name and the names of its classes, and the samples to be digested."""
-    from holdfast.data.named import DATA_SETS
-    from holdfast.data.sources.arrays import inputs, labels
-    from holdfast.data.task import Samples
+def samples_for(recipe: Recipe) -> Task:
+    """The task, with the samples to be digested for its training set."""
+    from dataclasses import replace
+
+    from holdfast.data.named import DATA_SETS, HEART, load_task
+    from holdfast.data.sources.arrays import inputs
+    from holdfast.data.task import Samples, Task
+    from holdfast.runs.export import read_labels
 
     if recipe.samples_of is None:
-        whole = load_classes(recipe)
-        return whole.name, whole.class_names, whole.train
-    arrays = read_samples(recipe.samples_of)
-    images, classes = inputs(arrays[0]), labels(arrays[1])
-    if len(images) != len(classes):
-        raise HoldfastError(
-            f"{recipe.samples_of}: {len(classes)} labels for {len(images)} samples; there must be one for each."
-        )
-    if recipe.task in DATA_SETS:  # a client need not have the whole data set to know its shape and classes
+        return load_task(recipe.task, recipe.data)
+    if (
+        recipe.task in DATA_SETS and recipe.task != HEART
+    ):  # a client need not have the whole data set to know its shape and classes
         known = DATA_SETS[recipe.task]
-        name, names, shape = recipe.task, known.class_names, known.shape
+        nothing = Samples((torch_zeros(known.shape),), torch_zeros(()).long())
+        whole = Task(recipe.task, nothing, nothing, known.class_names)
     else:
-        whole = load_classes(recipe)
-        name, names, shape = whole.name, whole.class_names, whole.shape
-    if tuple(images.shape[1:]) != shape:
+        whole = load_task(recipe.task, recipe.data)
+    arrays = read_samples(recipe.samples_of)
+    values, targets = inputs(arrays[0]), read_labels(arrays[1], whole.kind, whole.classes)
+    if len(values) != len(targets):
         raise HoldfastError(
-            f"{recipe.samples_of}: its samples have shape {tuple(images.shape[1:])}, those of task {name!r} "
-            f"have {shape}; both must be alike."
+            f"{recipe.samples_of}: {len(targets)} labels for {len(values)} samples; there must be one for each."
         )
-    return name, names, Samples((images,), classes)
+    if tuple(values.shape[1:]) != whole.shape:
+        raise HoldfastError(
+            f"{recipe.samples_of}: its samples have shape {tuple(values.shape[1:])}, those of task {whole.name!r} "
+            f"have {whole.shape}; both must be alike."
+        )
+    return replace(whole, train=Samples((values,), targets))
 
 
-def load_classes(recipe: Recipe) -> Task:
-    """The recipe's task, if it has classes to make digests of."""
-    from holdfast.data.named import load_task
+def torch_zeros(shape: tuple[int, ...]) -> Any:
+    """No samples of a shape."""
+    import torch
 
-    whole = load_task(recipe.task, recipe.data)
-    if not whole.kind.has_classes:
-        raise HoldfastError(f"task {whole.name!r} is of kind {whole.kind.name!r}; digests are made of classes.")
-    return whole
+    return torch.zeros(0, *shape)
 
 
 def read_samples(path: Path) -> tuple[Any, Any]:

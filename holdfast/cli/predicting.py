@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.cli.running import print_json
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
-from holdfast.runs.export import Trained, load_model, read_samples
+from holdfast.runs.export import Trained, load_model, read_new
 
 
 def predict_file(
@@ -24,21 +25,19 @@ def predict_file(
 ) -> None:
     """Predict, show, and save if asked."""
     console = screen(stderr=as_json, wrap=True)
-    if out is not None and out.suffix != ".npz":
-        raise HoldfastError(f"{out} must end in .npz: predictions are saved as arrays.")
+    if out is not None and out.suffix not in (".npz", ".csv"):
+        raise HoldfastError(f"{out} must end in .npz or .csv: predictions are saved as arrays or as a table.")
     model = load_model(source, modules=modules)
-    x, labels = read_samples(data, model.kind, len(model.class_names))
+    x, labels = read_new(model, data)
     if labels is not None and model.kind.has_classes and labels.max() >= len(model.class_names):
         raise HoldfastError(
             f"{data}: label {labels.max()} is out of range; {len(model.class_names)} classes are known."
         )
     outputs = model.outputs(x, str(data))
     answers = model.kind.readout(torch.from_numpy(outputs)).numpy()
-    if out is not None:
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays_of(model, answers))  # type: ignore[arg-type]  # names of arrays
-        write_file(out, buffer.getvalue())
     rows, metrics = rows_of(model, answers), {}
+    if out is not None:
+        write_file(out, table_of(rows) if out.suffix == ".csv" else saved(arrays_of(model, answers)))
     if labels is not None:
         metrics = model.measure(outputs, labels)
     if as_json:
@@ -54,6 +53,21 @@ def predict_file(
     console.print(more + (f"; {verdict(model, metrics)}" if labels is not None else "; no labels to check"))
     if out is not None:
         console.print(f"Written: [bold]{escape(str(out))}[/]")
+
+
+def table_of(rows: list[dict[str, Any]]) -> bytes:
+    """Predictions as a table, in the order of the samples."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["sample", *rows[0]])
+    writer.writeheader()
+    writer.writerows({"sample": number, **row} for number, row in enumerate(rows))
+    return text.getvalue().encode()
+
+
+def saved(arrays: dict[str, NDArray[Any]]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # names of arrays
+    return buffer.getvalue()
 
 
 def arrays_of(model: Trained, answers: NDArray[np.float32]) -> dict[str, NDArray[Any]]:

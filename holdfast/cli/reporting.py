@@ -96,8 +96,11 @@ def export(
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A finished run, or its model.safetensors alone.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA.npz", help="Samples x; labels y, if they are known.")],
-    out: Annotated[Path | None, typer.Option(help="Save class and probabilities as npz.")] = None,
+    data: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help="Samples x, and y if known, in an npz; or a table of the model's schema."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Save what the model says as .npz or .csv.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
     most: Annotated[int, typer.Option(help="How many samples to list.", min=0)] = 20,
     modules: Modules = None,

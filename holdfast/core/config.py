@@ -178,7 +178,7 @@ def _read(text: str, hint: Any, key: str) -> object:
     if hint is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if typing.get_origin(hint) is tuple:
-        return text.split("/")
+        return [part.strip() for part in text.replace(",", "/").split("/")]
     raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.")
 
 

@@ -3,7 +3,9 @@
 paper             mixed features as published, with the nominal noise or none: no guarantee
 dp-label-public   mixed features with exact noise; labels and counts are declared public
 dp-full           the same with randomised labels
-moments           noisy counts, class means and second moments (privacy/moment_noise.py): the recommended private choice
+moments           noisy counts, class means and second moments (privacy/moment_noise.py): the recommended private one;
+                  of kinds other than classes noisy joint sums of features and targets (privacy/sum_noise.py)
+sums              the joint sums themselves, for all kinds (digests/sums.py): no guarantee
 
 A release is entered in the client's ledger before it leaves, and kept beside it: a client that is asked again for the
 same release (a lost reply, a run that was killed) answers with the same bytes, which costs nothing.
@@ -28,11 +30,13 @@ from holdfast.core.failures import Refusal, code_of
 from holdfast.core.files import Damaged, Store, load_tensors
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
+from holdfast.data.kinds import Labels, Regression, Survival, kind_of
 from holdfast.digests.compact import Compact
 from holdfast.digests.digest import Digest, make_digest, seal_digest
 from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.digests.moment_wire import seal_moments
 from holdfast.digests.moments import fewest, make, moments_claim
+from holdfast.digests.sums import UNIT, SumDigest, bounds_of, claim_of_sums, make_sums, seal_sums
 from holdfast.encoders.contract import shortened
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -51,6 +55,8 @@ COMPACT = {  # how a digest travels, by the bits of a feature
 }
 EPSILON = 3.0  # of the strict modes where none is named
 LONGEST_EXCUSE = 50  # bytes
+EXACT = ("paper", "sums")  # modes without a true promise
+FEWEST_SUMMED = 10  # records below which no sums leave
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +70,14 @@ class ReleaseOptions:
     size: int = 20_000  # the paper's S, in the noise scale tau / (S epsilon)
     bits: Literal["32", "16", "8", "6", "4"] = "8"  # of each feature on the wire; all but 32 are compressed
     refresh: int = 0  # ask for a new digest every so many rounds; 0: once
-    mode: Literal["paper", "dp-label-public", "dp-full", "moments"] = "paper"
+    mode: Literal["paper", "dp-label-public", "dp-full", "moments", "sums"] = "paper"
     delta: float = 1e-5  # of the strict modes; 0: Laplace noise (not for moments)
     large_delta: bool = False  # insist on a delta above 1e-3 or 1 / records
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
-    stretch: bool = True  # at the moderator: give mixed rows the spread of records again (digests/stretching.py)
+    target_range: tuple[float, float] | None = None  # public, of a regression's targets: needed for noise
+    printed: bool = False  # use digests as printed: rows as they are, no warm start, a server step at the full lr
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -100,6 +107,36 @@ def check_options(options: ReleaseOptions) -> None:
         raise ValueError(f"label_share must lie between 0 and 1, got {options.label_share}.")
     if not isinstance(weights := read_weights(options.weights), str):
         given_weights(weights, options.spd)
+    if options.mode == "sums" and options.epsilon is not None:
+        raise ValueError("mode 'sums' has no noise; leave epsilon out, or choose mode = 'moments'.")
+    if (
+        options.target_range is not None
+        and not -math.inf < options.target_range[0] < options.target_range[1] < math.inf
+    ):
+        raise ValueError(f"target_range must be two rising numbers, as in 0/100, got {options.target_range}.")
+
+
+def check_kind(options: ReleaseOptions, about: About) -> None:
+    """Refuse a mode that cannot work for the kind of target, with the reason."""
+    kind = kind_of(about.kind)
+    if kind.has_classes or (options.mode == "paper" and isinstance(kind, Regression | Labels)):
+        return
+    if options.mode == "paper" and isinstance(kind, Survival):
+        raise HoldfastError(
+            "absence.mode: 'paper' mixes records, and a mean of times and events is no time; of survival only sums can "
+            "leave: choose the kind 'hazards' with public cuts, algorithm = 'oneshot' and mode = 'sums' or 'moments'."
+        )
+    if options.mode not in ("sums", "moments"):
+        raise HoldfastError(
+            f"absence.mode: {options.mode!r} is made for classes, and the targets are of kind {kind.name!r}; choose "
+            "mode = 'moments', or 'sums' without a promise."
+        )
+    bounds_of(kind, about.classes)
+    if options.mode == "moments" and isinstance(kind, Regression) and options.target_range is None:
+        raise HoldfastError(
+            "absence.target_range: noise on a regression's targets needs their public range, as in target_range = "
+            "[0, 100]; take it from what is known of them, never from the records."
+        )
 
 
 def check_features(options: ReleaseOptions, about: About) -> None:
@@ -128,7 +165,7 @@ def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Ten
     shelf = Shelf(folder / "releases", f"{period:06d}.safetensors") if folder is not None and keeps else None
     if shelf is not None and (kept := shelf.read()):
         return kept
-    if options.mode != "paper" and not options.large_delta:
+    if options.mode not in EXACT and not options.large_delta:
         check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     generator = rng(owner.seed, round, owner.id, "digest")
     sealed, claim = make_release(options, owner.about, features, labels, generator, system())
@@ -141,7 +178,7 @@ def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Ten
 
 def noisy(options: ReleaseOptions) -> bool:
     """Whether the release holds noise, so that making it again would be another release."""
-    return options.mode != "paper" or options.epsilon is not None
+    return options.mode not in EXACT or options.epsilon is not None
 
 
 class Shelf:
@@ -169,6 +206,9 @@ def make_release(
     if options.mode == "paper":
         return paper_release(options, about, features, labels, generator)
     z, y = features.numpy().astype(np.float64), labels.numpy()
+    if sums_leave(options, about):
+        made_sums = sums_of(options, about, z, labels, source)
+        return seal_sums(made_sums, about.task, about.encoder), made_sums.claim
     if options.mode == "moments":
         epsilon = options.true_epsilon
         refuse_too_few(len(y), epsilon, options.delta, max(1, z.shape[-1]))
@@ -196,6 +236,19 @@ def make_release(
     text = json.dumps(claim.as_json(), sort_keys=True)
     written = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
+
+
+def sums_leave(options: ReleaseOptions, about: About) -> bool:
+    """Whether what leaves are joint sums of features and targets."""
+    return options.mode == "sums" or (options.mode == "moments" and not kind_of(about.kind).has_classes)
+
+
+def sums_of(options: ReleaseOptions, about: About, z: Any, labels: Tensor, source: Source) -> SumDigest:
+    if len(z) < FEWEST_SUMMED:
+        raise Refusal("few", f"digest: sums over {len(z)} records speak of single ones; {FEWEST_SUMMED} are needed.")
+    noise = None if options.mode == "sums" else (options.true_epsilon, options.delta)
+    z = z / np.maximum(1.0, np.sqrt((z**2).sum(1, keepdims=True)))
+    return make_sums(kind_of(about.kind), about.classes, z, labels, options.target_range or UNIT, noise, source)
 
 
 def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> None:
@@ -274,12 +327,17 @@ def strict_grid(options: ReleaseOptions, width: int) -> Grid:
     return Grid("l1" if norm_l1 else "l2", options.clip * (math.sqrt(width) if norm_l1 else 1.0))
 
 
-def claim_of(options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, signed: bool = True) -> Claim:
+def claim_of(
+    options: ReleaseOptions, feature_shape: tuple[int, ...], classes: int, signed: bool = True, kind: str = "classes"
+) -> Claim:
     """What a release with these options will promise; it does not depend on the records, so zeros will do."""
     if options.mode == "paper":
         return paper_claim(options, feature_shape, signed)
-    about = About("", classes, "", feature_shape)
+    about = About("", classes, "", feature_shape, kind=kind)
     check_features(options, about)
+    if sums_leave(options, about):
+        noise = None if options.mode == "sums" else (options.true_epsilon, options.delta)
+        return claim_of_sums(kind_of(kind), classes, feature_shape[0], noise, system())
     if options.mode == "moments":
         return moments_claim(options.true_epsilon, options.delta, feature_shape[0], system())
     zeros = torch.zeros(options.spd, *feature_shape), torch.zeros(options.spd, dtype=torch.long)

@@ -3,11 +3,15 @@
 Of mixed digests every fifth row is left out: each head is fitted to the others and judged by the rows left out, which
 are stretched like all. Moments have no rows: records drawn from them follow the very Gaussians that `qda` assumes, so
 the fit cannot judge between heads. There `qda` is taken, which was best on other seeds; what is expected of it comes
-from drawn records, and is optimistic for the same reason.
+from drawn records, and is optimistic for the same reason. Sums of classes have one covariance, for which `lda` is made.
+
+Sums of other kinds have one head each. Of a regression, generalised cross-validation says what to expect, and what a
+site adds is how much better its own sums are explained with it than without it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,12 +22,15 @@ from torch.nn.functional import one_hot
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
+from holdfast.data.kinds import Hazards, Regression, kind_of
 from holdfast.data.task import Samples
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.stretching import stretched
+from holdfast.digests.sums import SumDigest
 from holdfast.heads import solved, trained
 from holdfast.heads.evidence import Evidence, mixed_evidence, moment_evidence
+from holdfast.heads.from_sums import class_evidence, explained, hazards, labels, regression
 from holdfast.learning.loop import outputs_of
 from holdfast.models.heads import Form, Head
 from holdfast.models.networks import Features, fill, initialise
@@ -42,7 +49,9 @@ HEADS = (*SOLVED, SERVER_STEP)
 OF_MOMENTS = "qda"
 LEFT_OUT = 5  # one row of so many
 
-Received = Digest | MomentDigest
+LEAST_SQUARES, LOG_ODDS = "least-squares", "log-odds"  # the heads of sums, by the kind of target
+
+Received = Digest | MomentDigest | SumDigest
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,11 @@ class Fitted:
     name: str
     model: str  # as an experiment names it
     network: nn.Module
-    expected: float  # accuracy
+    expected: float  # of the measure; not a number where nothing is known
     optimistic: bool  # the expectation comes from the fit itself
     judged: Mapping[str, float]  # the accuracy of each head that was compared
-    adds: Sequence[float | None]  # what each digest adds to the expected accuracy; None: nothing is left without it
+    adds: Sequence[float | None]  # what each digest adds to the measure; None: nothing is left without it, or not known
+    measure: str = "accuracy"  # or R2
 
 
 def check_head(name: str) -> None:
@@ -90,11 +100,40 @@ def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: in
     return network
 
 
+def choose_for_sums(digests: Sequence[SumDigest], seed: int = 0) -> Fitted:
+    """The head of sums of kinds without classes: the kind decides which."""
+    kind = kind_of(digests[0].kind)
+    names = LOG_ODDS
+    judged: dict[str, float] = {}
+    adds: list[float | None] = [None] * len(digests)
+    if isinstance(kind, Regression):
+        weights, expected = regression(digests)
+        names, judged = LEAST_SQUARES, {LEAST_SQUARES: expected}
+        adds = [left_out(digests, place, weights) for place in range(len(digests))]
+    else:
+        weights, expected = (hazards if isinstance(kind, Hazards) else labels)(digests), math.nan
+    network = Head("linear").build((), len(weights["bias"]), (digests[0].width,))
+    fill(network, weights, weights)
+    return Fitted(names, "head:form=linear", network, expected, False, judged, adds, "R2")
+
+
+def left_out(digests: Sequence[SumDigest], place: int, weights: Tensors) -> float | None:
+    """How much better the head of all explains a site's own sums than the head of the others: R2, from sums alone."""
+    others = [*digests[:place], *digests[place + 1 :]]
+    if not others:
+        return None
+    without, _ = regression(others)
+    return explained(digests[place], weights) - explained(digests[place], without)
+
+
 def evidence_of(digests: Sequence[Received], noise: Noise) -> Evidence:
+    summed = [digest for digest in digests if isinstance(digest, SumDigest)]
+    if summed and len(summed) == len(digests):
+        return class_evidence(summed)
     mixed = [digest for digest in digests if isinstance(digest, Digest)]
     moments = [digest for digest in digests if isinstance(digest, MomentDigest)]
-    if mixed and moments:
-        raise HoldfastError("digests: some are mixed rows and some are moments; all must be of one mode.")
+    if (mixed and moments) or summed:
+        raise HoldfastError("digests: some are rows, some moments or sums; all must be of one mode.")
     return mixed_evidence(mixed, noise.variance) if mixed else moment_evidence(moments)
 
 
@@ -109,11 +148,16 @@ def records_of(digests: Sequence[Received], evidence: Evidence, noise: Noise, se
 def choose_head(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> Fitted:
     """The head of this name, or with "auto" the best one, fitted to all digests."""
     check_head(name)
+    sums = [digest for digest in digests if isinstance(digest, SumDigest)]
+    if sums and not kind_of(sums[0].kind).has_classes:
+        if name != "auto":
+            raise HoldfastError(f"head: {name!r} is for classes, and these are of kind {sums[0].kind!r}; say 'auto'.")
+        return choose_for_sums(sums, seed)
     kept, judge = digests, drawn_judge(digests, noise, seed)
     mixed = [digest for digest in digests if isinstance(digest, Digest)]
     if mixed:
         kept, judge = held_out(mixed, noise, seed)
-    names = [name] if name != "auto" else (list(HEADS) if mixed else [OF_MOMENTS])
+    names = [name] if name != "auto" else (list(HEADS) if mixed else ["lda" if sums else OF_MOMENTS])
     judged = {one: accuracy(fit(one, kept, noise, seed), judge) for one in names}
     best = max(judged, key=lambda one: judged[one])
     adds: list[float | None] = []

@@ -33,7 +33,7 @@ SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 EXACT = ("test", "evaluate")  # jobs whose answers leave as they are, with no noise
-MODES = ("moments", "dp-full", "dp-label-public", "paper", DP_SGD)
+MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
 
 
 @dataclass(frozen=True)

@@ -169,11 +169,11 @@ def exact_second(values: Whole, labels: NDArray[Any], classes: int) -> Second:
     [[1, 2, 4], [9, 0, 0]]
     """
     first = exact_first(values, labels, classes)
-    triangles = np.stack([_triangle(values[labels == c]) for c in range(classes)])
+    triangles = np.stack([triangle(values[labels == c]) for c in range(classes)])
     return Second(first.counts, first.sums, triangles, triangles.sum(0))
 
 
-def _triangle(values: Whole) -> Whole:
+def triangle(values: Whole) -> Whole:
     """Upper triangle of the sum of v v'. Products of floats are exact here: a block's sums stay below 2^53."""
     k = values.shape[1]
     total = torch.zeros(k, k, dtype=torch.int64)
@@ -186,17 +186,17 @@ def _triangle(values: Whole) -> Whole:
 def stage_one(values: Whole, labels: NDArray[Any], classes: int, scales: Scales, source: Source) -> First:
     """Noisy class counts and class sums."""
     exact = exact_first(values, labels, classes)
-    return First(_noised(exact.counts, scales.counts, source), _noised(exact.sums, scales.sums, source))
+    return First(noised(exact.counts, scales.counts, source), noised(exact.sums, scales.sums, source))
 
 
 def stage_two(values: Whole, labels: NDArray[Any], centres: Centres, scales: Scales, source: Source) -> Second:
     """Noisy counts, sums and second moments of the residuals around public centres."""
     exact = exact_second(residuals(values, labels, centres), labels, len(centres.radii))
     return Second(
-        _noised(exact.counts, scales.counts_2, source),
-        _noised(exact.sums, scales.sums_2, source),
-        _noised_triangles(exact.classwise, scales.classwise, source),
-        _noised_triangles(exact.shared, scales.shared, source),
+        noised(exact.counts, scales.counts_2, source),
+        noised(exact.sums, scales.sums_2, source),
+        noised_triangles(exact.classwise, scales.classwise, source),
+        noised_triangles(exact.shared, scales.shared, source),
     )
 
 
@@ -237,15 +237,15 @@ def square(triangles: NDArray[Any], k: int) -> Array:
     return whole
 
 
-def _noised(exact: Whole, scale: Fraction, source: Source) -> Whole:
+def noised(exact: Whole, scale: Fraction, source: Source) -> Whole:
     return exact + gaussian(exact.size, scale, source).reshape(exact.shape)
 
 
-def _noised_triangles(exact: Whole, scale: tuple[Fraction, Fraction], source: Source) -> Whole:
+def noised_triangles(exact: Whole, scale: tuple[Fraction, Fraction], source: Source) -> Whole:
     k = (math.isqrt(8 * exact.shape[-1] + 1) - 1) // 2
     row, column = np.triu_indices(k)
     found = exact.copy()
     for where, one in ((row == column, scale[0]), (row != column, scale[1])):
         if where.any():
-            found[..., where] = _noised(exact[..., where], one, source)
+            found[..., where] = noised(exact[..., where], one, source)
     return found

@@ -12,6 +12,7 @@ from holdfast.core.types import by_scenario
 from holdfast.data.metrics import Measure
 from holdfast.report.privacy import privacy_words
 from holdfast.report.run_data import Story
+from holdfast.report.tests_table import last_test
 from holdfast.report.words import colour_places, headline, labels, situation
 from holdfast.round import Record
 
@@ -44,6 +45,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
     at_clients = by_client(records, clients, lambda record: record.by_client)
     of_classes = [[value_at(record.by_class, c) for record in records] for c in classes]
     measure = story.history.measure
+    of_class = next((r.class_measure for r in reversed(records) if r.class_measure is not None), measure)
     parts = dict.fromkeys(part for record in records for part in record.seconds)
     return {
         "label": name,
@@ -55,7 +57,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "hostile": list(choose_hostile(experiment.clients, experiment.attackers, experiment.seed)),
         "planned": experiment.rounds,
         "finished": story.finished,
-        "metric": {"name": measure.name, "unit": measure.unit, "smaller": measure.smaller_is_better},
+        "metric": measure_words(measure),
         "final": short(story.final),
         "classes": list(story.class_names),
         "rounds": [record.round + 1 for record in records],
@@ -63,13 +65,16 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "loss": [short(record.loss) for record in records],
         "presence": ["".join(presence(record, client) for record in records) for client in clients],
         "clientValues": grid(at_clients, *span(at_clients, measure)),
-        "classValues": grid(of_classes, *span(of_classes, measure)),
+        "classMetric": measure_words(of_class),
+        "classValues": grid(of_classes, *span(of_classes, of_class)),
         "weights": grid(weights, 0.0, largest(weights)),
         "scores": grid(scores, -largest([[-v for v in row if v is not None] for row in scores]), largest(scores)),
         "credibility": grid(credibility, 0.0, 1.0),
         "seconds": {part: [short(record.seconds.get(part, 0.0)) for record in records] for part in parts},
         "up": [record.bytes_up for record in records],
         "down": [record.bytes_down for record in records],
+        "lastTest": last_test(records, experiment.name_of),
+        "curves": dict(story.curves),
         "happenings": happenings(records),
         "digests": list(story.digests),
         "privacy": privacy_words(story),
@@ -77,6 +82,10 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "experiment": {key: value for key, value in experiment.as_json().items() if value is not None},
         "environments": list(story.environments),
     }
+
+
+def measure_words(measure: Measure) -> dict[str, Any]:
+    return {"name": measure.name, "unit": measure.unit, "smaller": measure.smaller_is_better}
 
 
 def presence(record: Record, client: int) -> str:

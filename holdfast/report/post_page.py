@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.by_post import Outcome, Posted
+from holdfast.data.kinds import kind_of
 from holdfast.report.privacy_page import STYLE, Row, html_rows, number
 
 Section = tuple[str, Sequence[Row], str]
@@ -36,7 +37,9 @@ def report_json(outcome: Outcome) -> dict[str, Any]:
         "classes": list(origin.class_names),
         "head": fitted.name,
         "model": fitted.model,
-        "expected_accuracy": fitted.expected,
+        "kind": origin.kind,
+        "measure": fitted.measure,
+        "expected": None if math.isnan(fitted.expected) else fitted.expected,
         "optimistic": fitted.optimistic,
         "heads": dict(fitted.judged),
         "digests": digests,
@@ -47,10 +50,10 @@ def report_json(outcome: Outcome) -> dict[str, Any]:
 def report_sections(outcome: Outcome) -> list[Section]:
     fitted, origin = outcome.fitted, outcome.origin
     facts: list[Row] = [
-        ("task", f"{origin.task}, {len(origin.class_names)} classes"),
+        ("task", f"{origin.task}, {kind_of(origin.kind).words(len(origin.class_names))}"),
         ("encoder", origin.encoder),
         ("head", f"{fitted.name} (model {fitted.model})"),
-        ("accuracy to expect", expectation(outcome)),
+        (f"{fitted.measure} to expect", expectation(outcome)),
     ]
     found: list[Section] = [("The model", facts, "")]
     if len(fitted.judged) > 1:
@@ -63,6 +66,8 @@ def report_sections(outcome: Outcome) -> list[Section]:
         for post, adds, counted in zip(outcome.posts, fitted.adds, outcome.counted, strict=True)
     ]
     found.append(("The digests", table, ADDS))
+    if not kind_of(origin.kind).has_classes:
+        return found
     pairs: list[Row] = [
         (f"{one}'s classes lie nearer to other classes of {other}'s than to their own ({agreement:+.2f}).",)
         for one, other, agreement in outcome.disagreements
@@ -81,7 +86,9 @@ ADDS = (
 def expectation(outcome: Outcome) -> str:
     fitted = outcome.fitted
     if math.isnan(fitted.expected):
-        return "not known"
+        return "not known: sums of this kind cannot tell; try the model on records of your own"
+    if fitted.measure == "R2":
+        return f"{fitted.expected:.3f}, by generalised cross-validation"
     if fitted.optimistic:
         return f"at most {fitted.expected:.1%}: taken from the fit itself, which is optimistic"
     return f"{fitted.expected:.1%}, from rows that were left out of the fit; rows are smoother than records"
@@ -91,7 +98,8 @@ def digest_row(outcome: Outcome, post: Posted, adds: float | None, counted: int)
     records = f"{post.records:,}" + (f", {counted:,} count" if counted < post.records else "")
     agreement = outcome.contradicted.get(post.origin.site)
     against = "-" if agreement is None else f"contradict it ({agreement:+.2f})"
-    added = "-" if adds is None else f"{100 * adds:+.1f} points"
+    fitted = outcome.fitted
+    added = "-" if adds is None else f"{adds:+.3f}" if fitted.measure == "R2" else f"{100 * adds:+.1f} points"
     return post.origin.site, records, added, post.signature, post.origin.expires or "never", against
 
 
@@ -123,7 +131,8 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 def report_page(outcome: Outcome) -> str:
     sites = ", ".join(post.origin.site for post in outcome.posts)
-    lead = f"A model of {outcome.origin.task} from the digests of {sites}. Accuracy to expect: {expectation(outcome)}."
+    measure = outcome.fitted.measure
+    lead = f"A model of {outcome.origin.task} from the digests of {sites}. {measure} to expect: {expectation(outcome)}."
     return page("A federation by post", lead, report_sections(outcome))
 
 

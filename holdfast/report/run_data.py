@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import safetensors
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import read_lines
+from holdfast.core.tables import read_table
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.data.named import DATA_SETS
 from holdfast.report.guidance import guidance_pictures
 from holdfast.round import Record
+from holdfast.runs.curves import read_curves
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History, Run, refuse_file
+from holdfast.runs.store import CURVES, History, Run, refuse_file
 
 TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape")  # of a digest's manifest
 
@@ -34,6 +36,7 @@ class Story:
     environments: Sequence[dict[str, Any]]  # one for each start or resume
     digests: Sequence[dict[str, Any]]  # of each client the newest: bytes, digests, samples, mode ...
     guidance: Sequence[dict[str, str]] = ()
+    curves: Mapping[str, Any] = field(default_factory=dict)  # of the final model on the test set
 
     @property
     def history(self) -> History:
@@ -82,7 +85,13 @@ def read_story(folder: Path) -> Story:
         read_lines(folder / "environment.jsonl"),
         [digest_facts(path) for path in digests],
         guidance_pictures(folder, digests, names),
+        curves_in(folder / CURVES),
     )
+
+
+def curves_in(path: Path) -> dict[str, Any]:
+    """The figures of the final model; none of a run that is not finished, or is of an earlier version."""
+    return read_curves(read_table(path), str(path)) if path.is_file() else {}
 
 
 def class_names(run: Run, records: Sequence[Record]) -> list[str]:

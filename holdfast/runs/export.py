@@ -35,6 +35,8 @@ from holdfast.data.kinds import KINDS, Classes, kind_of
 from holdfast.data.metrics import values_of
 from holdfast.data.sources.arrays import Array, inputs, labels
 from holdfast.data.sources.npz import read_arrays
+from holdfast.data.tables.new_records import as_table, is_table, read_records
+from holdfast.data.tables.schema import Schema, schema_from
 from holdfast.data.task import Kind, Metric, Samples, Task
 from holdfast.encoders import resolved
 from holdfast.learning.device import choose_device, device_of
@@ -56,6 +58,7 @@ class Trained:
     network: Whole  # float samples, images in [0, 1] -> what the kind reads out: probabilities (N, classes), ...
     kind: Kind = field(default_factory=Classes)
     metrics: tuple[Metric, ...] = ()  # that the model was measured by, the leading one first
+    schema: Schema | None = None  # of a table's records
 
     def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
         """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ..."""
@@ -122,6 +125,7 @@ def about_model(plan: Plan) -> dict[str, str]:
         "shape": json.dumps(list(task.shape)),
         "recipe": json.dumps(recipe),
         "encoder_fingerprint": encoder,
+        **({} if task.schema is None else {"schema": json.dumps(as_table(task.schema))}),
     }
 
 
@@ -158,9 +162,11 @@ def load_model(
     trust_code(experiment, kind, path, source.is_dir())
     shape = tuple(sides)
     nothing = Samples((torch.zeros(0, *shape),), torch.zeros(0, dtype=torch.long))
-    task = Task(facts.get("task", ""), nothing, nothing, names, network, kind=find_kind(kind, path))
+    told = f"{path}: its schema"
+    schema = schema_from(parse_table(facts["schema"].encode(), told), told) if "schema" in facts else None
+    task = Task(facts.get("task", ""), nothing, nothing, names, network, kind=find_kind(kind, path), schema=schema)
     whole = rebuild(facts, experiment, task, load_tensors(data, path), path)
-    return Trained(names, shape, whole.eval().to(choose_device(device)), whole.kind, measured_by(facts, task))
+    return Trained(names, shape, whole.eval().to(choose_device(device)), whole.kind, measured_by(facts, task), schema)
 
 
 def measured_by(facts: dict[str, str], task: Task) -> tuple[Metric, ...]:
@@ -235,6 +241,18 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     data = Store(source).read(path.name) if source.is_dir() else path.read_bytes()
     load_tensors(data, path)
     return path, data
+
+
+def read_new(model: Trained, path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """New samples for a model, and labels if there are any: an npz file, or a table that follows the model's schema."""
+    if not is_table(path):
+        return read_samples(path, model.kind, len(model.class_names))
+    if model.schema is None:
+        raise HoldfastError(f"{path} is a table, and the model was trained on arrays; give its samples as an npz file.")
+    records, targets = read_records(model.schema, path)
+    if targets is None:
+        return records, None
+    return records, model.kind.read(torch.from_numpy(targets), len(model.class_names), str(path)).numpy()
 
 
 def read_samples(path: Path, kind: Kind | None = None, classes: int = 0) -> tuple[NDArray[Any], NDArray[Any] | None]:

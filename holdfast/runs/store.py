@@ -46,6 +46,7 @@ from holdfast.runs.outcome import find_failures
 from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
 
 SCHEMA = 1
+CURVES = "curves.json"  # what the final model looks like on the test set
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
 
 
@@ -143,8 +144,9 @@ class Run:
             except Damaged as damage:
                 self.notes.append(str(damage))
 
-    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str]) -> None:
-        """Write the final model: weights and buffers under the names of its state_dict."""
+    def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str], curves: bytes = b"{}") -> None:
+        """Write the final model, weights and buffers under the names of its state_dict, and what it looks like."""
+        self._store.write(CURVES, curves)
         self._store.write("model.safetensors", save_tensors({**model, **buffers}, about))
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ KINDS = {
         "encoder": {"name": "feddig_helpers:Means", "flat": False},
         "algorithm": "scaffold",
     },
-    "averaged, refreshed, AdaBest": {"absence": "feddig:spd=3,ema=0.5,refresh=2", "algorithm": "adabest"},
+    "averaged, refreshed, AdaBest": {"absence": "feddig:spd=3,server_epochs=2,refresh=2", "algorithm": "adabest"},
 }
 
 

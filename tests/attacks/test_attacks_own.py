@@ -270,6 +270,6 @@ def test_masses_of_any_size_are_weights() -> None:
 
 @pytest.mark.parametrize(("key", "base"), [("algorithm", "FedAvg"), ("absence", "AbsencePolicy")])
 def test_what_is_no_algorithm_and_what_stands_in_for_nobody_is_refused_before_round_one(key: str, base: str) -> None:
-    for wrong in ("os:path", "math:sqrt", "holdfast.trust:Trust"):
+    for wrong in ("torch:pi", "torch:sqrt", "holdfast.trust:Trust"):
         with pytest.raises(HoldfastError, match=f"{key}: {wrong} is no {key}; derive a class from .*{base}"):
             make_plan(Experiment(**{key: wrong}))

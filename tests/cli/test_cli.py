@@ -180,7 +180,7 @@ def test_compare_prints_one_json_object(blobs: Path, tmp_path: Path) -> None:
 def test_check_shows_who_is_away(experiment: Path) -> None:
     done = here("check", experiment)
     assert done.returncode == 0, done.stderr
-    assert "client   1 ██··██" in done.stdout
+    assert "client 1 ██··██" in done.stdout
     assert "can be run" in done.stdout
 
 
@@ -189,7 +189,10 @@ def test_check_and_run_say_who_is_hostile(experiment: Path, tmp_path: Path) -> N
     told = json.loads(here("run", experiment, *changes, "--json", "--out", tmp_path / "run").stdout)
     assert told["hostile"] == list(choose_hostile(3, 2, 0))
     assert (told["without_effect"], told["backdoor_success"]) == (None, None)
-    assert f"clients {told['hostile'][0]}, {told['hostile'][1]}: signflip" in here("check", experiment, *changes).stdout
+    assert (
+        ", ".join(f"client {one}" for one in told["hostile"]) + ": signflip"
+        in here("check", experiment, *changes).stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,8 +201,8 @@ def test_check_and_run_say_who_is_hostile(experiment: Path, tmp_path: Path) -> N
         ("relayer", "attack 'relayer': the model has no two layers that follow each other"),
         ("backdoor:size=99", "attack 'backdoor': needs images of at least 99 x 99 points"),
         ("labelflip:7-9", "attack 'labelflip': pair '7-9' is out of range for 4 classes."),
-        ("os:path", "attack: os:path is no attack: it needs a kind"),
-        ("os:getcwd", "attack: getcwd failed: TypeError"),
+        ("torch:pi", "attack: torch:pi is no attack: it needs a kind"),
+        ("torch:get_num_threads", "attack: get_num_threads failed: TypeError"),
         ("alie", "attack 'alie': no z follows from 2 hostile clients of 3; say one, as in alie:1.5."),
         ("falsedigest", "attack 'falsedigest' has no effect: absence 'none' takes no digests."),
         ("nonsense", "attack 'nonsense' has no effect: the algorithm's own weights ask no testers"),

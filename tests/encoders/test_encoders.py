@@ -288,7 +288,7 @@ def test_mobilenet_has_the_published_size_and_takes_a_weights_file(tmp_path: Pat
         ("scattering:9999", GREY, "1225 directions at most"),
         ("scattering:power=2", GREY, r"must lie in \[0, 1\]"),
         ("scatering", GREY, "did you mean 'scattering'"),
-        ("math:pi", GREY, "has no fit_shape"),
+        ("torch:pi", GREY, "has no fit_shape"),
     ],
 )
 def test_what_cannot_work_is_refused(spec: str, shape: tuple[int, ...], sentence: str) -> None:

@@ -99,13 +99,13 @@ const range = () => view.zoom || fullRange();
 
 // The leading metric: shares are shown as percent, other values as plain numbers with their unit.
 const metric = () => (runs.find(run => run.final !== null) ?? runs[0])?.metric ?? { name: "accuracy", unit: "%", smaller: false };
-const isShare = () => metric().unit === "%";
+const isShare = (of = metric()) => of.unit === "%";
 const titled = () => (metric().unit ? `${metric().name} in ${metric().unit}` : metric().name);
 const inTable = value => (isShare() ? (100 * value).toFixed(1) : number(value));
-const measured = value => (isShare() ? percent(value) : value === null || value === undefined ? "–" : `${number(value)}${metric().unit ? `\u00a0${metric().unit}` : ""}`);
-const best = values => (metric().smaller ? Math.min(...values) : Math.max(...values));
+const measured = (value, of = metric()) => (isShare(of) ? percent(value) : value === null || value === undefined ? "–" : `${number(value)}${of.unit ? `\u00a0${of.unit}` : ""}`);
+const best = (values, of = metric()) => (of.smaller ? Math.min(...values) : Math.max(...values));
 // How much worse than the best a value is: in points of a share, else relative to the best.
-const lostSince = (top, value) => (metric().smaller ? value - top : top - value) / (isShare() ? 1 : Math.max(Math.abs(top), 1e-12));
+const lostSince = (top, value, of = metric()) => (of.smaller ? value - top : top - value) / (isShare(of) ? 1 : Math.max(Math.abs(top), 1e-12));
 
 const percent = value => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}\u00a0%`);
 function bytes(value) {

@@ -134,9 +134,9 @@ function presenceSwatch(code) {
 }
 
 // A heat map of a grid. With `forgetting`, the end of each row tells its last value and what it lost since its best.
-function heat(id, label, run, grid, names, format, forgetting) {
+function heat(id, label, run, grid, names, format, forgetting, of = metric()) {
   const length = run.rounds.length;
-  const rows = names.map((row, i) => ({ ...row, ...(forgetting ? lastAndLost(rowOf(grid, i, length)) : { end: lastOf(rowOf(grid, i, length), format) }) }));
+  const rows = names.map((row, i) => ({ ...row, ...(forgetting ? lastAndLost(rowOf(grid, i, length), of) : { end: lastOf(rowOf(grid, i, length), format) }) }));
   const span = grid.high - grid.low || 1, nothing = css("--grid");
   const paint = (pen, row, column, x, y, width, height) => {
     const value = at(grid, row, column);
@@ -160,10 +160,10 @@ function lastOf(values, format) {
   return last === undefined ? "" : format(last);
 }
 
-function lastAndLost(values) {
+function lastAndLost(values, of = metric()) {
   const there = values.filter(value => value !== null);
   if (!there.length) return { end: "" };
-  const last = there[there.length - 1], top = best(there), lost = lostSince(top, last);
-  const text = isShare() ? `${Math.round(100 * last)} %` : measured(last), mark = metric().smaller ? "▲" : "▼";
-  return { end: narrow() || lost < 0.005 ? text : `${text}  ${mark} ${Math.round(100 * lost)}${isShare() ? "" : " %"}`, warn: lost >= 0.2, last, lost, best: top };
+  const last = there[there.length - 1], top = best(there, of), lost = lostSince(top, last, of);
+  const text = isShare(of) ? `${Math.round(100 * last)} %` : measured(last, of), mark = of.smaller ? "▲" : "▼";
+  return { end: narrow() || lost < 0.005 ? text : `${text}  ${mark} ${Math.round(100 * lost)}${isShare(of) ? "" : " %"}`, warn: lost >= 0.2, last, lost, best: top };
 }

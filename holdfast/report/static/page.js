@@ -64,7 +64,7 @@ function render() {
   if (view.zoom && view.zoom[0] >= fullRange()[1]) view.zoom = null;
   controls();
   const run = focusRun();
-  main.replaceChildren(...[metricSection(run), summarySection(), forgettingSection(run), trustSection(run), digestSection(run), costSection(run), notesSection(run), tableSection(run)].filter(Boolean));
+  main.replaceChildren(...[metricSection(run), summarySection(), sitesSection(run), curvesSection(run), forgettingSection(run), trustSection(run), digestSection(run), costSection(run), notesSection(run), tableSection(run)].filter(Boolean));
   [...main.querySelectorAll("details")].forEach((one, i) => { one.open = Boolean(open[i]); });
   draw();
 }

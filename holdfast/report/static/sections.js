@@ -64,12 +64,13 @@ function forgettingSection(run) {
   if (!clients && !classes) return null;
   const content = [], told = [];
   const classNames = run.classes.map(name => ({ name }));
-  for (const [id, title, grid, names] of [["clients-heat", `${capital(metric().name)} at each client, on its own samples`, clients, clientNames(run)], ["classes-heat", `${capital(metric().name)} on each class of the test set`, classes, classNames]]) {
+  const of = run.classMetric, byClass = `${capital(of.name)} on each class of the test set`;
+  for (const [id, title, grid, names, measure] of [["clients-heat", `${capital(metric().name)} at each client, on its own samples`, clients, clientNames(run), metric()], ["classes-heat", byClass, classes, classNames, of]]) {
     if (!grid) continue;
-    const ends = names.map((row, i) => ({ ...row, full: id === "clients-heat" ? run.names[i] : row.name, ...lastAndLost(rowOf(grid, i, run.rounds.length)) })).filter(row => row.last !== undefined);
+    const ends = names.map((row, i) => ({ ...row, full: id === "clients-heat" ? run.names[i] : row.name, ...lastAndLost(rowOf(grid, i, run.rounds.length), measure) })).filter(row => row.last !== undefined);
     const worst = ends.reduce((a, b) => (a === null || b.lost > a.lost ? b : a), null);
-    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : worst.full} (${measured(worst.best)} at best, ${measured(worst.last)} now)`);
-    content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${measured(row.last)}`).join(", ")}`, run, grid, names, measured, true));
+    if (worst && worst.lost >= 0.1) told.push(`${id === "classes-heat" ? worst.name : worst.full} (${measured(worst.best, measure)} at best, ${measured(worst.last, measure)} now)`);
+    content.push(make("h3", {}, title), heat(id, `${title}: ${ends.map(row => `${row.name} ${measured(row.last, measure)}`).join(", ")}`, run, grid, names, value => measured(value, measure), true, measure));
   }
   const say = (told.length ? `Most forgotten: ${told.join(" and ")}. ` : `Nobody lost more than 10 ${isShare() ? "points" : "%"}. `) + `At the right: the last value, and ${metric().smaller ? "▲" : "▼"} ${isShare() ? "the points lost since the best" : "how much worse it is than the best"}.`;
   return section("forgetting", "Who is being forgotten?", say, ...content);

@@ -1,0 +1,111 @@
+"""A federation by post: accuracy of heads made from one digest of each client, and of FedDig with rounds beside them.
+
+    python benchmarks/oneshot.py                               (fashion-mini: 4 clients, Dirichlet 0.1, seeds 0-4)
+    python benchmarks/oneshot.py --task fashion-mnist --data DIR --samples 12000 --feddig 40
+    python benchmarks/oneshot.py --seeds 200,201 --validation  (what settings were chosen on)
+
+Only digests leave. Accuracy is on the test set, or with --validation on what clients hold out. `auto` is the head that
+is chosen without test data. Noise is the system's, so figures with epsilon vary by a few tenths from run to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import holdfast
+from holdfast.absence.feddig import FedDig
+from holdfast.context import About
+from holdfast.core.randomness import rng
+from holdfast.data.named import load_task
+from holdfast.data.task import Samples
+from holdfast.digests.digest import open_digest
+from holdfast.digests.moment_wire import open_moments
+from holdfast.digests.release import make_release
+from holdfast.digests.sums import is_sums, open_sums
+from holdfast.encoders import make_encoder
+from holdfast.heads.choosing import HEADS, Noise, accuracy, choose_head, fit
+from holdfast.privacy.noise import system
+from holdfast.runs.build import deal, first_samples
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {  # what leaves: (encoder, digest options)
+    "mixed rows, SpD 4": ("scattering", {"mode": "paper"}),
+    "sums, no noise": ("scattering", {"mode": "sums"}),
+    "moments, epsilon 3": ("scattering", {"mode": "moments", "epsilon": 3.0}),
+    "moments, epsilon 1": ("scattering:64", {"mode": "moments", "epsilon": 1.0}),
+}
+
+
+def digests_of(experiment: holdfast.Experiment, task: Any, encoder: Any, options: FedDig) -> list[Any]:
+    about = About(task.name, task.classes, encoder.fingerprint, encoder.feature_shape, norm_bound=encoder.norm_bound)
+    found = []
+    for client, (train, _, _) in enumerate(deal(experiment, task)):
+        part = task.train.take(train)
+        generator = rng(experiment.seed, 0, client, "digest")
+        sealed, _ = make_release(options, about, encoder.encode(part.inputs[0]), part.labels, generator, system())
+        if options.mode == "moments":
+            found.append(open_moments(sealed))
+        else:
+            found.append(open_sums(sealed) if is_sums(sealed) else open_digest(sealed))
+    return found
+
+
+def judge_of(experiment: holdfast.Experiment, task: Any, encoder: Any, validation: bool) -> Samples:
+    samples = task.test
+    if validation:
+        samples = task.train.take(torch.cat([torch.cat(parts[1:]) for parts in deal(experiment, task)]))
+    soft = torch.nn.functional.one_hot(samples.labels, task.classes).float()
+    return Samples((encoder.encode(samples.inputs[0]),), soft)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", default="fashion-mini")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--samples", type=int)
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--validation", action="store_true")
+    parser.add_argument("--feddig", type=int, default=0, help="rounds of FedDig beside them")
+    parser.add_argument("--encoder", help="in place of scattering")
+    parser.add_argument("--only", help="settings whose name contains this")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    task = load_task(given.task, given.data)
+    if given.samples:
+        task = replace(task, train=task.train.take(first_samples(task, given.samples)))
+    rows: dict[tuple[str, str], list[float]] = {}
+    for seed in map(int, given.seeds.split(",")):
+        experiment = holdfast.Experiment(task=given.task, seed=seed)
+        for name, (encoder_name, options) in SETTINGS.items():
+            if given.only and given.only not in name:
+                continue
+            encoder = make_encoder(given.encoder or encoder_name, task.shape)
+            digests = digests_of(experiment, task, encoder, FedDig(**options))
+            judge = judge_of(experiment, task, encoder, given.validation)
+            noise = Noise(bound=encoder.norm_bound)
+            for head in HEADS:
+                rows.setdefault((name, head), []).append(100 * accuracy(fit(head, digests, noise, seed), judge))
+            chosen = choose_head("auto", digests, noise, seed)
+            rows.setdefault((name, "auto"), []).append(100 * accuracy(chosen.network, judge))
+        if given.feddig:
+            keys = {"samples": given.samples, "data": None if given.data is None else str(given.data)}
+            run = holdfast.run(
+                replace(experiment, absence="feddig", rounds=given.feddig, schedule="cosine", workers=0,
+                        evaluate_every=given.feddig, **keys)
+            )  # fmt: skip
+            rows.setdefault(("FedDig", f"{given.feddig} rounds"), []).append(100 * (run.records[-1].accuracy or 0.0))
+        print(json.dumps({" / ".join(key): round(values[-1], 1) for key, values in rows.items()}), flush=True)
+    print("| what leaves | head | accuracy |\n|---|---|---|")
+    for (name, head), values in rows.items():
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        print(f"| {name} | {head} | {statistics.fmean(values):.1f} ± {spread:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,13 +13,14 @@ from holdfast.core.errors import brief
 from holdfast.core.failures import Refusal
 from holdfast.core.randomness import rng
 from holdfast.core.types import Reply, Tensors
-from holdfast.core.validate import MOST
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.task import Metric
 from holdfast.jobs import Job, is_number, register
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.trust.measures import held_out
+
+MOST = 2**48  # samples
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class EvaluateReply:
 
     metrics: dict[str, Any]
     samples: int
-    interval: list[float] | None = None  # of the leading metric, bootstrap, 95 %
+    interval: list[float] | None = None  # in which the leading metric lies, with 95 % confidence
 
 
 class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
@@ -64,14 +65,15 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
         samples = held_out(client.validation, client.train)
         output = outputs_of(client.model, samples)
         sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
-        if round < client.interval_from:
-            return EvaluateReply(sums, len(samples))
-        chance = rng(client.seed, round, client.id, "bootstrap")
-        return EvaluateReply(sums, len(samples), interval_of(client.metrics[0], output, samples.labels, chance))
+        interval = None
+        if round >= client.interval_from:
+            chance = rng(client.seed, round, client.id, "bootstrap")
+            interval = interval_of(client.metrics[0], output, samples.labels, chance)
+        return EvaluateReply(sums, len(samples), interval)
 
     def well_formed(self, reply: Reply) -> str | None:
-        if fault := super().well_formed(reply):
-            return fault
+        if odd := super().well_formed(reply):
+            return odd
         told = self.read(reply)
         if not 1 <= told.samples <= MOST:
             return f"its samples are {brief(told.samples)}, not a positive whole number"
@@ -86,17 +88,19 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
 EVALUATE = register(Evaluate())
 
 
-def is_interval(value: list[Any]) -> bool:
-    if len(value) != 2 or not all(is_number(one) for one in value):
+def is_interval(value: list[float]) -> bool:
+    if len(value) != 2 or not all(is_number(one) and math.isfinite(one) for one in value):
         return False
-    return bool(math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] <= value[1])
+    return value[0] <= value[1]
 
 
 def find_odd_sums(told: dict[str, Any], metrics: Sequence[Metric]) -> str | None:
     """What is wrong with a client's sums of the task's metrics."""
-    if set(told) != {metric.name for metric in metrics}:
+    if not told or not set(told) <= {metric.name for metric in metrics}:  # a policy may keep some at home
         return f"its metrics are {brief(sorted(map(str, told)))}, not those of the task"
     for metric in metrics:
+        if metric.name not in told:
+            continue
         sums = told[metric.name]
         if not isinstance(sums, list) or len(sums) != metric.width:
             return f"its {metric.name} is {brief(sums)}, not {metric.width} sums"

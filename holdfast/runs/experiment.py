@@ -76,7 +76,9 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
+            elsewhere = is_description(self.task) and self.names is not None and self.data is None
             natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
+            natural = natural or elsewhere
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
@@ -153,6 +155,11 @@ def is_schema(task: str) -> bool:
     (True, False)
     """
     return task.endswith(".toml") and not task.startswith(SOURCES)
+
+
+def is_description(task: str) -> bool:
+    """Whether a task is the description of images, series or texts."""
+    return task.endswith(".toml") and task.startswith(SOURCES)
 
 
 def plain(value: object) -> object:

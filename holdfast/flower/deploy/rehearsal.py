@@ -162,9 +162,8 @@ def ask(site: Site, own: Own, message: Message) -> Letter:
 
 def evaluation(plan: Plan, client: int) -> Message:
     state, method = plan.first_state(), plan.method
-    last = plan.experiment.evaluate_every - 1
-    shared = method.shared(state.model, state.buffers)
-    return EVALUATE.message(client, last, EvaluateRequest(**shared, accepted=method.recalls(state, client)))
+    asked = EvaluateRequest(**method.shared(state.model, state.buffers), accepted=method.recalls(state, client))
+    return EVALUATE.message(client, plan.experiment.evaluate_every - 1, asked)
 
 
 def sizes(tensors: Tensors, experiment: Experiment) -> list[str]:

@@ -96,7 +96,7 @@ def test_the_interval_of_many_samples_is_as_wide_as_it_should_be() -> None:
 
 def test_a_run_tells_sites_with_their_samples_and_those_who_left_apart(tmp_path: Path) -> None:
     keys = {"scenario": "forever:2", "metrics": ["auroc", "accuracy", "sensitivity", "specificity"], "lr": 0.2}
-    keys["scenario"] = {"name": "intervals", "away": [[1, 2, 9], [2, 3, 9]]}
+    keys["scenario"] = {"name": "intervals", "away": [[1, 3, 10], [2, 4, 10]]}
     history = holdfast.run(wanted("classes", rounds=4, **keys), tmp_path / "run")
     first, last = history.records[0], history.records[-1]
     plan = make_plan(history.experiment)
@@ -159,7 +159,7 @@ def test_a_client_that_claims_many_samples_counts_for_its_own() -> None:
         model = plan.model()
         return Liar({id: plan.client(id, model, folder) for id in range(3)}, folder)
 
-    away = {"name": "intervals", "away": [[0, 0, 9], [1, 0, 9]]}
+    away = {"name": "intervals", "away": [[0, 1, 10], [1, 1, 10]]}
     [record] = holdfast.run(wanted("classes", rounds=1, scenario=away), engine=engine).records
     assert max(record.client_samples.values()) < 1000
     assert record.absent_metrics["accuracy"] < 0.99

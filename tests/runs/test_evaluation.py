@@ -83,6 +83,14 @@ def test_a_bootstrap_interval_is_about_two_deviations_wide() -> None:
     assert interval_of(Accuracy(), output[:0], labels[:0], torch.Generator()) is None
 
 
+def test_the_interval_of_many_samples_is_as_wide_as_it_should_be() -> None:
+    generator = torch.Generator().manual_seed(0)
+    output, labels = torch.eye(2)[(torch.rand(20_000, generator=generator) < 0.3).long()], torch.zeros(20_000).long()
+    low, high = interval_of(Accuracy(), output, labels, torch.Generator().manual_seed(1)) or (0, 0)
+    assert high - low == pytest.approx(2 * 1.96 * (0.3 * 0.7 / 20_000) ** 0.5, rel=0.2)
+    assert low < 0.7 < high
+
+
 # A run
 
 

@@ -47,7 +47,7 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "no model": (lambda content: content.pop("arrays"), "it holds 0 models and 1 sets of metrics"),
     "two models": (lambda content: content.update({"more": content["arrays"]}), "it holds 2 models"),
     "no bytes": (
-        lambda content: content["arrays"].update({"bias": Array("float32", (3,), "numpy.ndarray", b"")}),
+        lambda content: content["arrays"].update({"bias": Array("float32", (3,), "numpy.ndarray", b"")}),  # type: ignore[dict-item]
         "its model cannot be read",
     ),
     "no samples": (lambda content: content["metrics"].pop("num-examples"), "num-examples is None"),

@@ -26,7 +26,7 @@ def write_tensorboard(story: Story, folder: Path) -> None:
         writer.add_text("experiment", "```\n" + json.dumps(story.experiment.as_json(), indent=1) + "\n```")
         for record in story.records:
             for name, value in scalars(record, names):
-                writer.add_scalar(name, value, record.round + 1)
+                writer.add_scalar(name, value, record.round)
 
 
 def write_mlflow(story: Story, uri: str) -> str:
@@ -62,5 +62,5 @@ def metrics_of(record: Record, class_names: list[str], kind: Any) -> list[Any]:
     found = []
     for name, value in list(scalars(record, class_names))[:1000]:
         plain = "".join(c if c.isalnum() or c in "-_./ " else "_" for c in name)
-        found.append(kind(plain, value, 0, record.round + 1))
+        found.append(kind(plain, value, 0, record.round))
     return found

@@ -116,7 +116,7 @@ def test_a_missing_sites_digest_stands_in_with_its_samples() -> None:
 
 def test_the_server_step_learns_all_classes_from_the_digests() -> None:
     grid = grid_of(make_app([digest_mod(read, 3, spd=2)]))
-    state = start(FedDig(fedavg(), net, server_epochs=60, learning=Learning(lr=0.1, batch_size=4)), grid)
+    state = start(FedDig(fedavg(), net, learning=Learning(lr=0.5, batch_size=4)), grid, 3)
     model = net()
     model.load_state_dict(state)
     points = torch.stack([FEATURES[site][0] for site in range(3)])

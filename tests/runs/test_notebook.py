@@ -17,22 +17,22 @@ from holdfast.runs.store import History
 
 
 def test_a_history_shows_itself() -> None:
-    history = History(Experiment(), [judged(t, value) for t, value in enumerate((0.2, 0.4, 0.495, 0.496, 0.515))])
+    history = History(Experiment(), [judged(t, value) for t, value in enumerate((0.2, 0.4, 0.495, 0.496, 0.515), 1)])
     shown = history._repr_html_()
     assert "50.2% (mean of the last 3 tests)" in shown
     assert "fedavg on fashion-mini" in shown
     assert shown.count("<polyline") == 1
-    assert "<polyline" not in History(Experiment(), [record(0)])._repr_html_()
+    assert "<polyline" not in History(Experiment(), [record(1)])._repr_html_()
 
 
 def test_texts_are_no_code() -> None:
-    history = History(Experiment(task="<script>alert(1)</script>.npz"), [judged(0, 0.5)])
+    history = History(Experiment(task="<script>alert(1)</script>.npz"), [judged(1, 0.5)])
     assert "<script>" not in history._repr_html_()
     assert "<b>" not in curve([1.0, 2.0], "<b>")
 
 
 def test_a_history_is_drawn() -> None:
-    history = History(Experiment(), [judged(0, 0.2), record(1), judged(2, 0.4)])
+    history = History(Experiment(), [judged(1, 0.2), record(2), judged(3, 0.4)])
     axes = history.plot(Figure().subplots())
     [line] = axes.lines
     assert line.get_xdata().tolist() == [1, 3]

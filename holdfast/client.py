@@ -19,7 +19,8 @@ from holdfast.core.randomness import rng, seed_of
 from holdfast.core.types import Message, Reply, Scalars, Tensors, pack, unpack
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.task import Loss, Metric, Samples
-from holdfast.learning.loop import outputs_of
+from holdfast.learning.augment import Augment
+from holdfast.learning.loop import Shuffled, outputs_of
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.models.networks import fill
@@ -47,6 +48,7 @@ class Client(Owner):
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     guard: Guard | None = None  # protects its updates
+    augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     interval_from: int = 1 << 62  # the round from which it tells how sure its leading metric is
@@ -107,6 +109,10 @@ def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> 
     memory, kept, home, notes = recall_memory(client, last, unpack(message.tensors, "memory"))
     sent = replace(sent, model={**sent.model, **home}, buffers={**sent.buffers, **home})
     samples = samples_in(client, message.round)
+    order = rng(client.seed, message.round, client.id, "batches")
+    augmented = client.augment and Shuffled(
+        order, client.learning.batch_size, client.learning.precision, client.augment
+    )
     learnt = learn(
         client.model,
         samples,
@@ -117,10 +123,10 @@ def learn_here(client: Client, message: Message, noisy: Noisy | None = None) -> 
         objective=TaskLoss(client.loss),
         round=message.round,
         last=last,
-        order=rng(client.seed, message.round, client.id, "batches"),
+        order=order,
         # A protected model's own chance (dropout) must be nobody's to foresee.
         chance=seed_of(client.seed, message.round, client.id, "model") if noisy is None else secret(),
-        gradients=noisy,
+        gradients=noisy or augmented,
         kept=kept,
     )
     client.memory.write(message.round, learnt.memory)

@@ -85,7 +85,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "trust-jury-exclude": {"trust": "jury:exclude=1", "rounds": 6, **FLIP},
     "trust-fedtest-trusted": {"trust": "fedtest:testers=2,choice=trusted,adapt=true", **FLIP},
     **{f"scenario-{name}": {"scenario": name} for name in ("temporary", "forever", "group", "sequential")},
-    "scenario-intervals": {"scenario": {"name": "intervals", "away": [[0, 0, 2], [3, 1, 3]]}},
+    "scenario-intervals": {"scenario": {"name": "intervals", "away": [[0, 1, 3], [3, 2, 4]]}},
     **{
         f"attack-{name}": attacked(name)
         for name in ("random", "gaussian", "scale", "alie", "ipm", "mimic", "minmax", "minsum", "freerider:previous",

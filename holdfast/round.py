@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.absence import AbsencePolicy
+from holdfast.client import TRAIN, TrainRequest
 from holdfast.context import Context
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
@@ -27,7 +28,6 @@ from holdfast.core.types import (
     Reply,
     State,
     Update,
-    pack,
     size,
 )
 from holdfast.core.validate import all_finite, bounded_buffers, validate
@@ -52,7 +52,7 @@ class Method(Context):
 class Record:
     """What is written down of a round."""
 
-    round: int
+    round: int  # counted from 1
     absent: Mapping[int, str]
     refused: Mapping[int, str]
     stand_ins: Sequence[int]
@@ -147,7 +147,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         after = state
     after = after.next(absent=tuple(sorted([*absent, *refused])))
     record = Record(
-        round=state.round,
+        round=after.round,  # counted from 1: the rounds played so far, with this one
         absent=absent,
         refused=refused,
         stand_ins=[update.client for update in updates if update.synthetic],
@@ -168,18 +168,20 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
 def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
+    common = method.shared(state.model, state.buffers)
     server = method.algorithm.broadcast(state.algorithm)
-    common = pack(**method.shared(state.model, state.buffers), server=server)
     lr = method.learning_in(state.round).lr
     messages = []
     for client in asked:
-        memory = pack(memory=method.absence.memory_for(state, client))
-        scalars = {
-            "accepted": state.accepted.get(client, -1),
-            "lr": lr,
-            "digest": method.absence.wants_digest(state, client),
-        }
-        messages.append(Message(client, state.round, "train", {**common, **memory}, scalars))
+        request = TrainRequest(
+            **common,
+            server=server,
+            memory=method.absence.memory_for(state, client),
+            accepted=state.accepted.get(client, -1),
+            lr=lr,
+            digest=method.absence.wants_digest(state, client),
+        )
+        messages.append(TRAIN.message(client, state.round, request))
     return messages
 
 

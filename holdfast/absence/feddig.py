@@ -99,7 +99,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
             tell_home(owner.memory.folder, f"the digest of client {owner.id} in round {round + 1}: {error}")
-            return excuse_of(error)
+            return excuse_of(self, owner, error)
 
     # At the moderator -------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from holdfast.absence import ABSENCES
 from holdfast.cli.hostile import backdoor_rate, suspicions
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
 from holdfast.cli.screen import screen
-from holdfast.core.config import Choice, choose
+from holdfast.core.config import Choice, choose, split_commas
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
 from holdfast.core.names import plural
@@ -138,9 +138,11 @@ def split_choices(text: str) -> list[str]:
 
     >>> split_choices("none, labelflip,colluder:margin=0.2,update=signflip,signflip:1")
     ['none', 'labelflip', 'colluder:margin=0.2,update=signflip', 'signflip:1']
+    >>> split_choices("none,intervals:away=[[3,5,9],[0,1,2]]")
+    ['none', 'intervals:away=[[3,5,9],[0,1,2]]']
     """
     found: list[str] = []
-    for part in map(str.strip, text.split(",")):
+    for part in map(str.strip, split_commas(text)):
         if found and "=" in part.split(":")[0]:
             found[-1] += f",{part}"
         else:

@@ -209,7 +209,13 @@ def make_plan(experiment: Experiment) -> Plan:
     refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
-    method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
+    method = replace(
+        method,
+        sizes=Sizes(stage.sizes, experiment.agreed_samples or ()),
+        poisson=guard is not None,
+        metrics=task.metrics,
+        evaluate_every=experiment.evaluate_every,
+    )
     chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
     plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder, augment_for(experiment, task, inputs))
     try_out(plan)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Message, Tensors, pack
+from holdfast.core.types import Message, Tensors
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
 from holdfast.flower.deploy.policy import check_experiment, read_site_policy
@@ -161,10 +162,8 @@ def ask(site: Site, own: Own, message: Message) -> Letter:
 
 def evaluation(plan: Plan, client: int) -> Message:
     state, method = plan.first_state(), plan.method
-    last = plan.experiment.evaluate_every - 1
-    return Message(
-        client, last, "evaluate", pack(**method.shared(state.model, state.buffers)), method.recalls(state, client)
-    )
+    asked = EvaluateRequest(**method.shared(state.model, state.buffers), accepted=method.recalls(state, client))
+    return EVALUATE.message(client, plan.experiment.evaluate_every - 1, asked)
 
 
 def sizes(tensors: Tensors, experiment: Experiment) -> list[str]:

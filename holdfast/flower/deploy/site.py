@@ -28,7 +28,7 @@ from flwr.clientapp import ClientApp
 
 from holdfast.client import Client, check_open, perform
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message
 from holdfast.data.named import own_records
@@ -49,6 +49,7 @@ from holdfast.flower.deploy.policy import (
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
 from holdfast.learning.device import choose_device
+from holdfast.privacy.gate import house_of, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
@@ -111,7 +112,7 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
             log.error("%s", full)
-    return Letter(asked.client, asked.round, asked.job, error=code)
+    return Letter(asked.client, asked.round, asked.job, error=code if site is None else site.tell(code))
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,14 @@ class Site:
         self.policy = SitePolicy()
         self.check_schema()
         self.fingerprint = fingerprint_of(self.experiment)
+
+    def tell(self, code: str) -> str:
+        """The code that leaves for an error, as far as the site's policy lets it."""
+        try:
+            house = house_of(self.memory)
+            return tell_code(None if house.policy is None else house.read_policy(0.0), code)
+        except HoldfastError:  # a policy that cannot be read
+            return code if code in ABOUT_THE_QUESTION else "withheld"
 
     def check_schema(self) -> None:
         """Refuse a table where the experiment has no schema for it, and another schema than the experiment's."""
@@ -222,7 +231,7 @@ class Site:
     def perform(self, own: Own, letter: Letter) -> Letter:
         """Do one job, if the experiment has it and the policy allows it."""
         message = letter.message()
-        check_question(message, self.experiment, own.method)
+        check_question(message, own.client, own.method)
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
         Book(self.memory).admit(message, self.policy.max_rounds)

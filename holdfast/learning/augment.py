@@ -1,7 +1,8 @@
 """Augmentation: images changed by chance in each batch that a client trains on; digests and tests see them as they are.
 
 `augment = "flip,crop:4"` mirrors half of the images and moves each by up to 4 pixels (the border is repeated). A
-function of one's own, by import path, takes images (n, C, H, W) and a torch.Generator, and gives images of the same shape.
+function of one's own, by import path, takes images (n, C, H, W) and a torch.Generator, and gives images of the same
+shape.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ def check_open(client: Client, job: str) -> None:
 
 def train_job(client: Client, message: Message) -> Reply:
     """Train on one's own samples; where updates are protected, within the budget, and never twice for one message."""
+    if client.algorithm.one_message:
+        raise Refusal("job", f"client {client.id} is asked to train, but the run's algorithm asks for digests alone.")
     if client.guard is None:
         refuse_unprotected(client)
         return learn_here(client, message)
@@ -166,6 +168,14 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Te
     return sent or own, unpack(memory, "optimizer"), unpack(memory, "home") or client.home, []
 
 
+def digest_job(client: Client, message: Message) -> Reply:
+    """Send one's digest and nothing else, where the algorithm is "oneshot"."""
+    if not client.algorithm.one_message:
+        raise Refusal("job", f"client {client.id} is asked for its digest alone, but the run's algorithm trains.")
+    digest = client.absence.make_digest(client, samples_in(client, message.round), message.round)
+    return Reply(client.id, pack(digest=digest), {"samples": len(client.train)})
+
+
 def evaluate_job(client: Client, message: Message) -> Reply:
     """Test the model that was sent, with what stays at home, on one's own validation samples: sums of each metric."""
     home: Tensors = {}
@@ -199,6 +209,7 @@ def test_job(client: Client, message: Message) -> Reply:
 
 JOBS: dict[str, Callable[[Client, Message], Reply]] = {
     "train": train_job,
+    "digest": digest_job,
     "evaluate": evaluate_job,
     "test": test_job,
 }

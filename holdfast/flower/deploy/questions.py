@@ -24,6 +24,7 @@ OLD_BOOK = "trainings.jsonl"  # of earlier versions, which counted trainings onl
 WORD = 40  # characters of a stranger's word that are written down
 GROUPS = {  # what the tensors of a question may be
     "train": {"model", "buffers", "server", "memory"},
+    "digest": set(),
     "evaluate": {"model", "buffers"},
     "test": {"model", "buffers", "delta", "changed", "units", "order"},
 }
@@ -72,7 +73,8 @@ def check_question(message: Message, experiment: Experiment, method: Method) -> 
     if job not in GROUPS or not 0 <= round < experiment.rounds:
         raise Refusal("job", f"there is no job {job[:WORD]!r} in round {round + 1} of {experiment.rounds}.")
     due = (round + 1) % experiment.evaluate_every == 0 or round + 1 == experiment.rounds
-    if (job == "evaluate" and not due) or (job == "test" and method.trust.testing(round) is None):
+    other = job == ("train" if method.algorithm.one_message else "digest")
+    if other or (job == "evaluate" and not due) or (job == "test" and method.trust.testing(round) is None):
         raise Refusal("job", f"the experiment has no {job!r} in round {round + 1}.")
     groups = {name.partition("/")[0] for name in message.tensors}
     if not groups <= GROUPS[job]:
@@ -127,7 +129,9 @@ def longest_row(stacks: Tensors, rows: int) -> float:
 
 def check_records(client: Client, message: Message, least: int) -> None:
     """Refuse a job that would answer for so few records that the answer speaks of single ones."""
-    samples = len(client.train) if message.job == "train" else len(held_out(client.validation, client.train))
+    samples = (
+        len(client.train) if message.job in ("train", "digest") else len(held_out(client.validation, client.train))
+    )
     most = client.trust.testing(message.round) if message.job == "test" else None
     used = samples if most is None else min(samples, most.most)
     if used < least:

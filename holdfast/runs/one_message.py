@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from holdfast.absence import AbsencePolicy
@@ -28,9 +27,8 @@ def sends_one_message(experiment: Experiment) -> bool:
     return experiment.algorithm.name == "oneshot"
 
 
-def for_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Experiment:
-    """The experiment with the head's own model; what does not go with one message is refused in one sentence."""
-    algorithm: OneShot = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+def check_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy) -> None:
+    """Refuse, in one sentence, what does not go with one message."""
     if not isinstance(absence, ReleaseOptions):
         raise HoldfastError(
             "algorithm 'oneshot' learns from digests alone: say absence = 'feddig', whose mode is what leaves."
@@ -43,16 +41,18 @@ def for_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy) 
         if choice.name != usual:
             raise HoldfastError(f"{key}: with algorithm 'oneshot' {why}; leave {key} out.")
     check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
+
+
+def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:
+    """The model that the head is; where the network is trained on digests, the experiment's own."""
+    algorithm: OneShot = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+    assert isinstance(absence, ReleaseOptions)
     head = head_of(algorithm.head, absence, task.kind)
     wanted = Choice.parse(model_for(head), "model")
-    if experiment.model.name == "auto":
-        return replace(experiment, model=wanted)
-    fits = experiment.model.name == wanted.name if head == SERVER_STEP else experiment.model == wanted
-    if not fits:
-        raise HoldfastError(
-            f"model: head {algorithm.head!r} of algorithm 'oneshot' is the model {wanted}; leave model out."
-        )
-    return experiment
+    own = experiment.model
+    if own.name != "auto" and (own.name != wanted.name if head == SERVER_STEP else own != wanted):
+        raise HoldfastError(f"model: with algorithm 'oneshot' and this head it is {wanted}; leave model out.")
+    return wanted if own.name == "auto" else own
 
 
 def refuse_sums(absence: AbsencePolicy) -> None:

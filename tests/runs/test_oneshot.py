@@ -85,3 +85,38 @@ def test_sums_do_not_stand_in() -> None:
 def test_a_poisoned_digest_can_be_played() -> None:
     history = holdfast.run(experiment(attack="labelflip", attackers=1, algorithm="oneshot:lda"))
     assert history.records[0].accuracy is not None
+
+
+def test_four_hospitals_in_one_message() -> None:
+    """Exact sums of a table, each hospital a client: the pooled discriminant."""
+    absence = {"name": "feddig", "mode": "sums"}
+    wanted = Experiment(
+        task="heart", partition="column:hospital", algorithm="oneshot", absence=absence, rounds=1, workers=0
+    )
+    [record] = holdfast.run(wanted).records
+    assert record.leading is not None
+    assert record.leading > 0.8
+
+
+def test_survival_in_discrete_time_in_one_message() -> None:
+    """Hazards leave as sums; Cox's model and mixed rows are refused with the reason."""
+    from holdfast import Samples, Task
+    from holdfast.data.kinds import Hazards, Survival
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(600, 1, 28, 28, generator=generator) * torch.rand(600, 1, 1, 1, generator=generator)
+    time = 1 + 5 * (1 - x.flatten(1).mean(1, keepdim=True) * 2)
+    rows = torch.cat([time, torch.ones(600, 1)], 1)
+
+    def task(kind: Any) -> Task:
+        return Task("survival", Samples((x[:500],), rows[:500]), Samples((x[500:],), rows[500:]), kind=kind)
+
+    sums, cuts = {"name": "feddig", "mode": "sums"}, Hazards((2.0, 3.0, 4.0, 5.0))
+    usual: dict[str, Any] = {"rounds": 1, "partition": "iid", "workers": 0, "algorithm": "oneshot", "absence": sums}
+    [record] = holdfast.run(Experiment(task=task(cuts), encoder="scattering:8", **usual)).records
+    assert record.leading is not None
+    assert record.leading > 0.6
+    with pytest.raises(HoldfastError, match="records at risk"):
+        make_plan(Experiment(task=task(Survival()), **usual))
+    with pytest.raises(HoldfastError, match="a mean of times and events is no time"):
+        make_plan(Experiment(task=task(cuts), **{**usual, "absence": "feddig"}))

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference clean
+.PHONY: setup demo browser lint check test bench evidence reference dist clean
 
 setup: $(VENV)/.ready
 
@@ -55,6 +55,13 @@ evidence: setup
 	$(BIN)/python benchmarks/privacy.py power
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 
+# A wheel in dist/.
+dist: setup
+	@rm -rf dist build
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+	@rm -rf build
+	@ls dist
+
 # docs/reference.md, made of the code.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
@@ -63,4 +70,4 @@ bench: setup
 	@$(BIN)/python benchmarks/engine.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,8 +6,7 @@ Prints a line `name value` for each figure; fashion-mini, 4 clients with 1,000 t
 as cores.
 
 MODEL_fedavg_seconds   a round of FedAvg with all clients there, in seconds
-MODEL_when_absent      FedDig with all clients there, settle = "when-absent", as a multiple of that
-MODEL_always           the same with settle = "always"
+MODEL_all_there        FedDig with all clients there, as a multiple of that
 MODEL_half_away        FedDig with two of four clients away, as a multiple of FedAvg with all there
 """
 
@@ -31,8 +30,7 @@ def experiments(model: str) -> dict[str, Experiment]:
     away = {"name": "intervals", "away": [[2, 1, 1000], [3, 1, 1000]]}
     kinds: dict[str, dict[str, object]] = {
         "fedavg": {"absence": "none"},
-        "when_absent": {"absence": "feddig:settle=when-absent"},
-        "always": {"absence": "feddig:settle=always"},
+        "all_there": {"absence": "feddig"},
         "half_away": {"absence": "feddig", "scenario": away},
     }
     return {

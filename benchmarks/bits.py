@@ -65,14 +65,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "partition-shards": {"partition": "shards"},
     "partition-classes": {"partition": "classes"},
     "feddig": feddig(),
-    "feddig-across": feddig(strategy="across", bits="32", settle="always", ema=0.5, weights="random", refresh=1),
-    "feddig-literal": feddig(literal=True, epsilon=0.005, spd=2, bits="4", teach=0.2),
+    "feddig-across": feddig(strategy="across", bits="32", weights="random", refresh=1),
+    "feddig-literal": feddig(literal=True, epsilon=0.005, spd=2, bits="4"),
     "feddig-label-public": feddig(mode="dp-label-public"),
     "feddig-laplace": feddig(mode="dp-label-public", delta=0.0),
     "feddig-full": feddig(mode="dp-full"),
     "feddig-moments": {**feddig(mode="moments"), **MANY},
     "feddig-paper": {"model": {"name": "full", "width": 8, "hidden": 16}, "encoder": "autoencoder", "clients": 4,
-                     **feddig(strategy="across", epsilon=0.005, bits="32", settle="always")},
+                     **feddig(strategy="across", epsilon=0.005, bits="32", printed=True)},
     **{f"feddig-{name}": {"algorithm": name, **feddig()} for name in ("fednova", "feddyn", "adabest", "scaffold")},
     "protect-dp-sgd": {"protect": "dp-sgd", "clients": 3},
     **{
@@ -85,7 +85,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "trust-jury-exclude": {"trust": "jury:exclude=1", "rounds": 6, **FLIP},
     "trust-fedtest-trusted": {"trust": "fedtest:testers=2,choice=trusted,adapt=true", **FLIP},
     **{f"scenario-{name}": {"scenario": name} for name in ("temporary", "forever", "group", "sequential")},
-    "scenario-intervals": {"scenario": {"name": "intervals", "away": [[0, 0, 2], [3, 1, 3]]}},
+    "scenario-intervals": {"scenario": {"name": "intervals", "away": [[0, 1, 3], [3, 2, 4]]}},
     **{
         f"attack-{name}": attacked(name)
         for name in ("random", "gaussian", "scale", "alie", "ipm", "mimic", "minmax", "minsum", "freerider:previous",

@@ -39,7 +39,6 @@ COMMON: dict[str, Any] = {
     "encoder": "table",
     "rounds": 60,
     "lr": 0.05,
-    "schedule": "cosine",
     "evaluate_every": 1000,
 }
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from holdfast.attacks.contract import Attack
     from holdfast.core.errors import HoldfastError
     from holdfast.core.types import State, Update
-    from holdfast.data.kinds import Regression
+    from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival
+    from holdfast.data.metrics import WholeMetric
     from holdfast.data.task import Kind, Metric, Samples, Task
     from holdfast.encoders.contract import Encoder
     from holdfast.learning.server_optimizers import ServerOptimizer
@@ -35,13 +36,17 @@ __all__ = [
     "AbsencePolicy",
     "Algorithm",
     "Attack",
+    "Classes",
+    "Counts",
     "Encoder",
     "Experiment",
+    "Hazards",
     "Hearing",
     "History",
     "HoldfastError",
     "Judgement",
     "Kind",
+    "Labels",
     "Learning",
     "Metric",
     "Optimizer",
@@ -49,10 +54,12 @@ __all__ = [
     "Samples",
     "ServerOptimizer",
     "State",
+    "Survival",
     "Task",
     "Testing",
     "Trust",
     "Update",
+    "WholeMetric",
     "load",
     "resume",
     "run",
@@ -63,13 +70,17 @@ _HOMES = {
     "AbsencePolicy": "absence.base:AbsencePolicy",
     "Algorithm": "algorithms.fedavg:FedAvg",
     "Attack": "attacks.contract:Attack",
+    "Classes": "data.kinds:Classes",
+    "Counts": "data.kinds:Counts",
     "Encoder": "encoders.contract:Encoder",
     "Experiment": "runs.experiment:Experiment",
+    "Hazards": "data.kinds:Hazards",
     "Hearing": "trust.base:Hearing",
     "History": "runs.store:History",
     "HoldfastError": "core.errors:HoldfastError",
     "Judgement": "trust.base:Judgement",
     "Kind": "data.task:Kind",
+    "Labels": "data.kinds:Labels",
     "Learning": "learning.settings:Learning",
     "Metric": "data.task:Metric",
     "Optimizer": "learning.settings:Optimizer",
@@ -77,10 +88,12 @@ _HOMES = {
     "Samples": "data.task:Samples",
     "ServerOptimizer": "learning.server_optimizers:ServerOptimizer",
     "State": "core.types:State",
+    "Survival": "data.kinds:Survival",
     "Task": "data.task:Task",
     "Testing": "trust.base:Testing",
     "Trust": "trust.base:Trust",
     "Update": "core.types:Update",
+    "WholeMetric": "data.metrics:WholeMetric",
     "load": "runs.experiment:load",
     "resume": "play:resume",
     "run": "play:run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch import nn
 from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.core.memory import Memory
 from holdfast.core.names import called
-from holdfast.core.types import Scalars, State, Tensors
+from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
-from holdfast.data.task import Loss, Samples
+from holdfast.data.task import Loss, Metric, Samples
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
@@ -77,6 +77,8 @@ class Context:
     server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
+    evaluate_every: int = 1  # rounds
+    metrics: Sequence[Metric] = ()  # of the task
     names: tuple[str, ...] | None = None  # of the clients, for people to read
     own_samples: Callable[[int], Samples] = no_samples  # so many samples that the moderator holds itself
 
@@ -103,9 +105,9 @@ class Context:
         common = self.shared(state.model, state.buffers)
         return {"delta": common["model"], "buffers": common["buffers"], "extra": self.algorithm.extra(common["model"])}
 
-    def recalls(self, state: State, client: int) -> Scalars:
+    def recalls(self, state: State, client: int) -> int | None:
         """Which version of what it keeps at home a client is to test with, if it keeps any."""
-        return {"accepted": state.accepted.get(client, -1)} if self.keeps_home else {}
+        return state.accepted.get(client, -1) if self.keeps_home else None
 
     def learning_in(self, round: int) -> Learning:
         return replace(self.learning, lr=self.learning.lr * self.schedule(round, self.rounds))

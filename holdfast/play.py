@@ -179,7 +179,7 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
     try:
-        yield Staged(Checked(federation, plan.task.metrics), plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(Checked(federation, plan.method), plan.scenario, plan.stage, str(plan.experiment.scenario))
     finally:
         federation.close()
 

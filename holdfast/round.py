@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.absence import AbsencePolicy
+from holdfast.client import DIGEST, TRAIN, DigestRequest, TrainRequest
 from holdfast.context import Context
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
@@ -27,7 +28,6 @@ from holdfast.core.types import (
     Reply,
     State,
     Update,
-    pack,
     size,
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
@@ -52,7 +52,7 @@ class Method(Context):
 class Record:
     """What is written down of a round."""
 
-    round: int
+    round: int  # counted from 1
     absent: Mapping[int, str]
     refused: Mapping[int, str]
     stand_ins: Sequence[int]
@@ -149,7 +149,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         after = state
     after = after.next(absent=tuple(sorted([*absent, *refused])))
     record = Record(
-        round=state.round,
+        round=after.round,  # counted from 1: the rounds played so far, with this one
         absent=absent,
         refused=refused,
         stand_ins=[update.client for update in updates if update.synthetic],
@@ -172,7 +172,7 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
     """The one round of algorithm "oneshot": each client is asked for its digest, and a head is fitted to them."""
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
-    replies = federation.ask([Message(client, state.round, "digest") for client in asked])
+    replies = federation.ask([DIGEST.message(client, state.round, DigestRequest()) for client in asked])
     clock.lap("clients")
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
@@ -190,7 +190,7 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
     counted = method.sizes.counted({client: claims[client] for client in digests})
     after = after.next(absent=tuple(sorted([*absent, *refused])))
     return after, Record(
-        round=state.round,
+        round=after.round,
         absent=absent,
         refused=refused,
         stand_ins=[],
@@ -209,18 +209,20 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
 
 def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
+    common = method.shared(state.model, state.buffers)
     server = method.algorithm.broadcast(state.algorithm)
-    common = pack(**method.shared(state.model, state.buffers), server=server)
     lr = method.learning_in(state.round).lr
     messages = []
     for client in asked:
-        memory = pack(memory=method.absence.memory_for(state, client))
-        scalars = {
-            "accepted": state.accepted.get(client, -1),
-            "lr": lr,
-            "digest": method.absence.wants_digest(state, client),
-        }
-        messages.append(Message(client, state.round, "train", {**common, **memory}, scalars))
+        request = TrainRequest(
+            **common,
+            server=server,
+            memory=method.absence.memory_for(state, client),
+            accepted=state.accepted.get(client, -1),
+            lr=lr,
+            digest=method.absence.wants_digest(state, client),
+        )
+        messages.append(TRAIN.message(client, state.round, request))
     return messages
 
 

@@ -1,7 +1,7 @@
 """Who is away, and when: a pure function of the round, the clients' sizes and the seed.
 
-A scenario is called as scenario(round, stage) and answers with the clients that are away. A user's own is any such
-function, named by import path.
+A scenario is called as scenario(round, stage), the round counted from 0, and answers with the clients that are away. A
+user's own is any such function, named by import path.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 
 from holdfast.core.randomness import rng
 from holdfast.core.types import BY_SCENARIO, Absent, Federation, Message, Reply
+from holdfast.jobs import job_named
 
 
 @dataclass(frozen=True)
@@ -108,21 +109,22 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Intervals:
-    """A list of (client, first round away, first round back).
+    """A list of (client, first round away, first round back); rounds are counted from 1.
 
     >>> [list(Intervals(((1, 2, 4),))(t, Stage(5, [1, 1], seed=0))) for t in range(5)]
-    [[], [], [1], [1], []]
+    [[], [1], [1], [], []]
     """
 
     away: tuple[tuple[int, int, int], ...]
 
     def __post_init__(self) -> None:
         for client, first, back in self.away:
-            if client < 0 or not 0 <= first < back:
-                raise ValueError(f"[{client}, {first}, {back}] is not a client, a first round and a later round.")
+            if client < 0 or not 1 <= first < back:
+                told = "is not a client, the first round away (counted from 1) and the first round back"
+                raise ValueError(f"[{client}, {first}, {back}] {told}.")
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [client for client, first, back in self.away if first <= round < back]
+        return [client for client, first, back in self.away if first <= round + 1 < back]
 
 
 SCENARIOS: dict[str, type] = {
@@ -151,8 +153,7 @@ class Staged:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
-        # An experiment watches all its clients, also those that are away: "evaluate" is the watcher's question.
-        gone = [m.client in away and m.job != "evaluate" for m in messages]
+        gone = [m.client in away and not job_named(m.job).watches for m in messages]
         answers = iter(self._federation.ask([m for m, lost in zip(messages, gone, strict=True) if not lost]))
         reason = f"{BY_SCENARIO}{self._name})"
         # By place, not by client: one client may be asked several things at once.

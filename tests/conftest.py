@@ -39,6 +39,8 @@ SLOW = {  # files of tests that start processes or train for long
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make check` leaves out what is marked here."""
     for item in items:
+        if " at 0x" in item.nodeid:  # parallel workers must collect the same names
+            raise pytest.UsageError(f"{item.nodeid}: an address is in its name; give the test ids.")
         if item.path.parent.name == "flower":
             item.add_marker("flower")
         if "browser" in item.path.name:

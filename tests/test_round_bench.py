@@ -29,7 +29,7 @@ def test_the_bench_gives_the_same_bits_twice_and_moves() -> None:
 def test_a_spoiled_reply_is_the_clients_own_but_for_the_spoil() -> None:
     federation = Spoiled(Inline(make_clients(FedAvg(), Learning())), {(0, 1): with_scalar("samples", 99)})
     state = first_state(make_method(FedAvg(), Learning(), 3))
-    from_round = [Message(c, 0, "train", _tensors(state), {"accepted": -1, "lr": 0.1}) for c in (0, 1)]
+    from_round = [Message(c, 0, "train", _tensors(state), {"accepted": -1, "lr": 0.1, "digest": False}) for c in (0, 1)]
     fair, spoiled = federation.ask(from_round)
     assert isinstance(fair, Reply)
     assert isinstance(spoiled, Reply)

@@ -8,6 +8,10 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
     line 19      A_t: the average of clients' and stand-ins' updates
     lines 20-22  M_{t+1}: A_t trained on all digests, of present and absent clients, jointly with P_G
 
+Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
+the first server step, when the first digests are in, trains for WARM epochs, so that the model starts from what the
+digests know; and each server step's learning rate starts at a share of the clients' and falls to none, so that it ends
+where the digests and the clients' updates agree, with little noise of its own. `printed` leaves all three out.
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
@@ -19,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +48,15 @@ from holdfast.heads.of_run import fit_run
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
 from holdfast.models.networks import buffers_of, fill, weights_of
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
-TEACH, GENTLE = 0.4, 0.3  # of moments, teach and server_lr where none is named: chosen on validation seeds
+# Chosen on validation seeds.
+WARM = 10  # epochs of the first server step, at the clients' learning rate
+GENTLE = 0.3  # of the clients' learning rate: where that of a later server step starts
+TEACH = 0.4  # share of the labels of samples drawn from moments that the model itself gives
 
 
 @dataclass(frozen=True)
@@ -58,25 +66,15 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     needs_features: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
-    server_epochs: int = 1
-    server_lr: float | None = None  # of the server step, as a multiple of the clients' lr; none: .3 for moments, else 1
-    settle: Literal["always", "when-absent"] = "when-absent"
-    ema: float = 0.0  # averaging of the server model over rounds; 0: none
+    server_epochs: int = 1  # of each server step but the first; 0: no server step
     literal: bool = False
-    teach: float | None = None  # share of a stand-in's labels that the model itself gives; none: .4 for moments, else 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_epochs < 0:
             raise ValueError("server_epochs must not be negative.")
-        if self.server_lr is not None and not 0 < self.server_lr < float("inf"):
-            raise ValueError(f"server_lr must be positive, got {self.server_lr}.")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be in [0, 1), got {self.ema}.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
-        if self.teach is not None and not 0 <= self.teach < 1:
-            raise ValueError(f"teach must be in [0, 1), got {self.teach}.")
 
     @property
     def named_policy(self) -> str | None:
@@ -88,11 +86,6 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     @property
     def protects(self) -> bool:
         return self.mode != "paper"
-
-    @property
-    def gentleness(self) -> float:
-        """The server step's share of the clients' learning rate: samples are new each round, so small steps add up."""
-        return (GENTLE if self.mode == "moments" else 1.0) if self.server_lr is None else self.server_lr
 
     # At a client ------------------------------------------------------------------------------------------------
 
@@ -108,7 +101,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
             tell_home(owner.memory.folder, f"the digest of client {owner.id} in round {round + 1}: {error}")
-            return excuse_of(error)
+            return excuse_of(self, owner, error)
 
     # At the moderator -------------------------------------------------------------------------------------------
 
@@ -185,12 +178,13 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra
         )
 
-    def stand_in_digests(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
-        """What stands in for these clients. The model gives a share of the labels itself: what is drawn from moments
-        has the right means and spread but blurred borders between classes, which the model knows better by now."""
+    def stand_in_digests(
+        self, context: Context, state: State, clients: Sequence[int], teach: bool = True
+    ) -> list[Digest]:
+        """What stands in for these clients. The model gives a share of drawn samples' labels itself: they have the
+        right means and spread but blurred borders between classes, which the model soon knows better."""
         found = samples_of(self, context, self.believed(state), state.round, clients, state.claims)
-        share = (TEACH if self.mode == "moments" else 0.0) if self.teach is None else self.teach
-        if not share:
+        if self.mode != "moments" or not teach:
             return found
         bench = context.bench
         fill(bench.model, state.model, state.buffers)
@@ -201,7 +195,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             inputs = (features,) if bench.producer is None else (guide(bench.producer, state, features), features)
             with torch.no_grad():
                 own = torch.softmax(outputs(bench.model, *inputs), dim=1)
-            taught.append(replace(digest, labels=(1 - share) * digest.labels + share * own))
+            taught.append(replace(digest, labels=(1 - TEACH) * digest.labels + TEACH * own))
         return taught
 
     def memory_for(self, state: State, client: int) -> Tensors:
@@ -214,20 +208,18 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         absence = {**after.absence, **follow_memories(before, after, updates, context)}
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
-        if self.believed(after) and self.server_epochs and (missed or self.settle == "always"):
-            model, guidance = self.learn_from_digests(after, context)
+        if self.believed(after) and self.server_epochs:
+            first = not self.believed(before) and not self.printed
+            model, guidance = self.learn_from_digests(after, context, first)
             absence |= guidance
             if self.literal:
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
             memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
-        if self.ema:
-            past = unpack(absence, "ema") or model
-            absence |= pack(ema={n: self.ema * past[n] + (1 - self.ema) * model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
 
-    def learn_from_digests(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
+    def learn_from_digests(self, state: State, context: Context, first: bool) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
-        opened = self.stand_in_digests(context, state, sorted(self.believed(state)))
+        opened = self.stand_in_digests(context, state, sorted(self.believed(state)), teach=not first)
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = context.bench
         fill(bench.model, state.model, state.buffers)
@@ -235,18 +227,15 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = context.learning_in(state.round)
-        learning = replace(learning, epochs=self.server_epochs, lr=learning.lr * self.gentleness)
+        learning = server_learning(context.learning_in(state.round), self.server_epochs, first, self.printed)
         batches = rng(context.seed, state.round, -1, "server step")
-        train(whole, Samples((features,), labels), learning, batches, TaskLoss(bench.loss))
+        samples = Samples((features,), labels)
+        train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
 
     def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         assert isinstance(context.algorithm, OneShot)
         return fit_run(self, context, state, context.algorithm.head)
-
-    def model_of(self, state: State) -> Tensors:
-        return unpack(state.absence, "ema") or state.model
 
 
 class StandIns(NoStandIns):
@@ -284,6 +273,13 @@ class Guided(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.model(self.producer(features), features)
         return output
+
+
+def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
+    """How the server step learns, from how the clients do in this round."""
+    if first:
+        return replace(learning, epochs=WARM)
+    return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))
 
 
 def guidance_of(producer: nn.Module) -> Tensors:

@@ -1,7 +1,7 @@
 """Hostile clients at work: what they send is exchanged on its way to the moderator, as a coalition would do it.
 
-Attacks on data and digests happen at the client itself (`client.py`, `absence/feddig.py`); attacks on updates and on
-test reports happen here, because the omniscient ones must see what the honest clients send.
+Attacks on data and digests happen at the client itself (`client/train.py`, `absence/feddig.py`); those on updates and
+on test reports happen here, because the omniscient ones must see what the honest clients send.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ METHODS = {"update": ("tamper", "rewrite"), "data": ("poison",), "tester": ("rep
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Awake in the rounds from `since` on (so many honest rounds come first) and before `until`; none: to the end."""
+    """Awake after `since` honest rounds, up to and with round `until`, counted from 1; none: to the end."""
 
     since: int = 0
     until: int | None = None
@@ -53,7 +53,7 @@ class Function(Attack):
 
 
 def awake(attack: Any, round: int, kind: str) -> bool:
-    """Whether the attack does something of this kind in this round.
+    """Whether the attack does something of this kind in this round, counted from 0.
 
     >>> attack = Function(since=5, until=7, function=lambda sight: sight.own)
     >>> [awake(attack, round, "update") for round in (4, 5, 6, 7)], awake(attack, 5, "data")

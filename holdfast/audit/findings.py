@@ -22,7 +22,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.encoders.contract import as_read
-from holdfast.privacy.accounting import compose
+from holdfast.privacy.accounting import compose, group_epsilon
 from holdfast.privacy.noise import SEEDED, Source
 
 MOST_RECORDS = 500  # of the owner's that are attacked
@@ -41,6 +41,7 @@ class Findings:
     index: dict[str, Any] | None
     originals: Tensor | None
     entropy: str
+    client: int = 0  # the owner whose records are there, if any are
 
     @property
     def verdict(self) -> str:
@@ -87,7 +88,7 @@ class Findings:
 
     @property
     def delta(self) -> float:
-        return max(claim.delta for claim in self.subject.planned)
+        return max((claim.delta for claim in self.subject.planned), default=self.subject.claim.delta)
 
     @property
     def not_covered(self) -> list[str]:
@@ -112,7 +113,7 @@ def examine(subject: Subject, source: Source, client: int = 0, trials: int = 500
     if subject.updates is not None:
         member, audits["updates"] = attack_updates(subject.updates, trials, source)
         members = [*members, member]
-    return Findings(subject, tuple(members), audits, tuple(seen), index, originals, source.guarantee)
+    return Findings(subject, tuple(members), audits, tuple(seen), index, originals, source.guarantee, client)
 
 
 def _attack_digest(
@@ -202,7 +203,7 @@ def bound_words(index: dict[str, Any]) -> str:
 def as_json(findings: Findings) -> dict[str, Any]:
     """The report for a machine; an infinite number is written as text, as JSON has none."""
     subject, claim = findings.subject, findings.subject.claim
-    first = next(iter(findings.audits.values()))
+    first = next(iter(findings.audits.values()), None)
     updates = subject.updates
     report: dict[str, Any] = {
         "subject": subject.name,
@@ -215,9 +216,10 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "epsilon_total": findings.epsilon_total,
         "delta": claim.delta,
         "guarantee": claim.guarantee,
-        "membership_auc": findings.members[0].auc,
-        "audit_lower_bound": first.lower,
-        "audit_cap": first.cap,
+        "membership_auc": findings.members[0].auc if findings.members else None,
+        "audit_lower_bound": first and first.lower,
+        "audit_cap": first and first.cap,
+        "epsilon_person_with_5_records": group_epsilon(claim, 5),
         "verdict": findings.verdict,
         **{name: getattr(claim, name) for name in ("noise", "scale", "sensitivity", "grid", "clip", "spd")},
         "entropy": findings.entropy if claim.mode != "paper" else claim.entropy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from holdfast.digests.release import claim_of, paper_claim
 from holdfast.digests.sums import is_sums, open_sums, read_sums_manifest
 from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
-from holdfast.privacy.claim import Claim
+from holdfast.privacy.claim import Claim, unprotected
 from holdfast.privacy.gate import House, beside, house_of
-from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, load
@@ -80,6 +81,7 @@ class Subject:
     targets: str = "classes"  # their kind
     updates: Updates | None = None  # None: they leave as they are
     releases: int = 1  # digests planned for each client
+    policies: tuple[Policy | None, ...] = (None,)  # of its clients; none: everything may leave
 
     @property
     def unread(self) -> list[Account]:
@@ -93,21 +95,24 @@ class Subject:
         return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
 
 
-def subject_of(path: Path, client: int = 0, policy: Path | None = None) -> Subject:
+def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes: Iterable[str] = ()) -> Subject:
     """What a path names; updates are told of as this client would send them, a file with its house's policy."""
+    changes = list(changes)
+    if changes and path.suffix not in (".toml", ".json"):
+        raise HoldfastError(f"--set changes keys of an experiment, and {path} is none.")
     if path.is_dir():
         run = Run.open(path)
         plan = make_plan(run.experiment)
         subject = _of_experiment(str(path), "run", run.experiment, plan, client)
-        accounts = tuple(
-            _account(client, path / "clients" / f"{client:04d}", subject) for client in range(run.experiment.clients)
-        )
-        return replace(subject, accounts=accounts)
+        houses = [_house(path / "clients" / f"{id:04d}", subject) for id in range(run.experiment.clients)]
+        accounts = tuple(_read(id, house, subject.claim.delta) for id, house in enumerate(houses))
+        return replace(subject, accounts=accounts, policies=tuple(map(_policy, houses)))
     if not path.is_file():
         raise HoldfastError(f"{path} does not exist; name a digest's file, a run's folder or an experiment.")
     if path.suffix in (".toml", ".json"):
-        experiment = load(path)
-        return _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
+        experiment = load(path, changes)
+        subject = _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
+        return replace(subject, policies=(_policy(_house(None, subject)),))
     subject = subject_of_file(path)
     house = beside(policy or house_of(path.parent).policy)
     return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
@@ -126,18 +131,23 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
         releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
         shape = about.feature_shape
         return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
-    if updates is None:
-        raise HoldfastError(
-            f"{name}: no digests leave the clients (absence = {experiment.absence.name!r}), only updates of the model, "
-            "which promise nothing; protect = 'dp-sgd' would."
-        )
-    return Subject(name, kind, None, updates.claim, (), about.classes, plan, updates=updates)
+    claim = unprotected() if updates is None else updates.claim
+    return Subject(name, kind, None, claim, (), about.classes, plan, updates=updates)
 
 
-def _account(client: int, folder: Path, subject: Subject) -> Account:
+def _house(folder: Path | None, subject: Subject) -> House:
+    """The house of a client; it keeps to its own policy, or to the experiment's."""
     assert subject.plan is not None
     options = subject.plan.guard.options if subject.plan.guard else subject.options
-    return _read(client, house_of(folder, options.policy if options else None), subject.claim.delta)
+    return house_of(folder, options.policy if options else None)
+
+
+def _policy(house: House) -> Policy | None:
+    """What a client's policy allows; none where there is none, or none that can be read."""
+    try:
+        return None if house.policy is None else house.read_policy(0.0)
+    except HoldfastError:
+        return None
 
 
 def _read(client: int | None, house: House, delta: float) -> Account:

@@ -17,6 +17,7 @@ from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
 from holdfast.cli.screen import screen
+from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
 from holdfast.core.errors import HoldfastError
 
@@ -202,6 +203,7 @@ app.add_typer(digest_app, name="digest", rich_help_panel=USE)
 app.add_typer(privacy_app, name="privacy", rich_help_panel=USE)
 app.add_typer(data_app, name="data", rich_help_panel=LOOK)
 app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
+app.add_typer(site_app, name="site", rich_help_panel=RUNS)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.names import plural
 from holdfast.core.tables import toml
+from holdfast.data.kinds import LOSSES
 from holdfast.data.named import known_tasks
 from holdfast.data.natural import PARTITIONS
 from holdfast.data.partitions import class_counts
@@ -141,6 +142,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "absence": ("who stands in", ABSENCES),
     "trust": ("whom to believe", TRUSTS),
     "protect": ("what hides a record in the updates", PROTECTIONS),
+    "loss": ("what clients minimise, in place of the usual loss of the task's kind", LOSSES),
     "optimizer": ("what steps clients take", OPTIMIZERS),
     "schedule": ("how the learning rate goes on", SCHEDULES),
     "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.absence import ABSENCES
 from holdfast.cli.hostile import backdoor_rate, suspicions
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
 from holdfast.cli.screen import screen
+from holdfast.core.config import Choice, choose, split_commas
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
 from holdfast.core.names import plural
@@ -48,6 +50,10 @@ def compare_methods(
     console = screen(stderr=as_json, wrap=as_json)
     out = out or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     experiments = combinations(methods, conditions, file, changes)
+    if not any(change.partition("=")[0].strip() == "model" for change in changes):
+        experiments, shared = one_network(experiments)
+        if shared:
+            console.print(f"[yellow]note[/] {shared}")
     for experiment in {(e.method, situation(e)): e for e in experiments}.values():
         make_plan(experiment)  # what does not fit together is said before the first run, not after an hour
     histories: list[History] = []
@@ -109,14 +115,34 @@ def combinations(
     ]
 
 
+def one_network(experiments: Sequence[Experiment]) -> tuple[list[Experiment], str]:
+    """The experiments with one network for all: where some method reads features, those without a model do as well."""
+    reading = [e for e in experiments if e.model.name == "auto" and getattr(absence_of(e), "needs_features", False)]
+    other = [e for e in experiments if e.model.name == "auto" and e not in reading]
+    if not reading or not other:
+        return list(experiments), ""
+    features = Choice("features")
+    changed = [replace(e, model=features) if e.model.name == "auto" else e for e in experiments]
+    told = (
+        f"model = 'features' for all, since {reading[0].method} needs it; --set model=auto compares each with its own."
+    )
+    return changed, told
+
+
+def absence_of(experiment: Experiment) -> object:
+    return choose(ABSENCES, experiment.absence, "absence")
+
+
 def split_choices(text: str) -> list[str]:
     """Comma-separated choices; a comma before option=value still belongs to the choice before it.
 
     >>> split_choices("none, labelflip,colluder:margin=0.2,update=signflip,signflip:1")
     ['none', 'labelflip', 'colluder:margin=0.2,update=signflip', 'signflip:1']
+    >>> split_choices("none,intervals:away=[[3,5,9],[0,1,2]]")
+    ['none', 'intervals:away=[[3,5,9],[0,1,2]]']
     """
     found: list[str] = []
-    for part in map(str.strip, text.split(",")):
+    for part in map(str.strip, split_commas(text)):
         if found and "=" in part.split(":")[0]:
             found[-1] += f",{part}"
         else:

@@ -123,6 +123,12 @@ def site(
     schema: Annotated[
         Path | None, typer.Option(help="This site's copy of the schema, to be sure it is the same.")
     ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--images", "--series", "--text", help="This site's own records, where the task is a description."
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Where it computes: cpu, cuda:1, ... [the experiment's]")] = None,
     insecure: Insecure = False,
 ) -> None:
@@ -137,7 +143,7 @@ def site(
     check_address(superlink)
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
-    for path in (ca, key, policy, data, app, table, schema):
+    for path in (ca, key, policy, data, app, table, schema, records):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if ca is not None and key is not None:
@@ -147,7 +153,7 @@ def site(
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
     if table is not None and schema is not None:
         refuse_misfit(schema, table)
-    given = {"policy": policy, "data": data, "table": table, "schema": schema}
+    given = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
     if device is not None:
         choose_device(device)

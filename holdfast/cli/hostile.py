@@ -89,7 +89,7 @@ def suspicions(history: History) -> list[str]:
             parts.append(f"refused {refused[client]} time{'s' if refused[client] > 1 else ''}")
         if client in found:
             reason = next(record.suspects[client] for record in reversed(records) if client in record.suspects)
-            parts.append(f"suspected since round {found[client][0] + 1}: {reason}")
+            parts.append(f"suspected since round {found[client][0]}: {reason}")
             if client in believed:
                 parts.append(f"believed to {believed[client]:.0%} as a tester")
         lines.append(f"{history.experiment.name_of(client)}: {', '.join(parts)}")

@@ -36,6 +36,9 @@ def report_command(
         Path | None,
         typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),
     ] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an experiment's key.")
+    ] = None,
 ) -> None:
     """Tell what leaves a client truly promises, and attack it. Nothing is sent, and nothing is entered in a ledger.
 
@@ -52,7 +55,7 @@ def report_command(
     if out is not None and not out.parent.is_dir():
         raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
     with one_thread():
-        findings = examine(subject_of(subject, client, policy), system(), client, trials)
+        findings = examine(subject_of(subject, client, policy, set or []), system(), client, trials)
     if out is not None:
         write_file(out, as_html(findings).encode())
     if json:

@@ -189,7 +189,7 @@ def spark(values: Sequence[float], measure: Measure, width: int = 24) -> str:
 def who_was_there(record: Record, names: Sequence[str] | None = None) -> str:
     """Who was asked, unless everyone was, and who of them is away.
 
-    >>> who_was_there(Record(0, {1: "away"}, {}, [], {}, {}, {}, None, 0, 0, {}, asked=[1, 4]))
+    >>> who_was_there(Record(1, {1: "away"}, {}, [], {}, {}, {}, None, 0, 0, {}, asked=[1, 4]))
     'asked: 1, 4; away: 1'
     """
     told = {"asked": record.asked or (), "away": sorted([*record.absent, *record.refused])}
@@ -245,6 +245,6 @@ class Live:
             f"  {escape(people)}" if people else ""
         )
         self._progress.update(self._bar, advance=self.cost, description=label, news=news)
-        if not self._console.is_terminal and (record.round + 1) % self._every == 0:
-            line = f"{label}: round {record.round + 1}, {latest}" + (f", {people}" if people else "")
+        if not self._console.is_terminal and record.round % self._every == 0:
+            line = f"{label}: round {record.round}, {latest}" + (f", {people}" if people else "")
             self._console.print(line, markup=False)

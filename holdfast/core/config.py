@@ -7,6 +7,7 @@ whose fields are its options. There is no registry, only a dict of names to clas
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ class Choice:
 
         >>> Choice.parse("fedprox:mu=0.1", "algorithm").options
         {'mu': '0.1'}
+        >>> Choice.parse("intervals:away=[[3, 5, 9], [0, 1, 2]]", "scenario").options  # a list as in TOML
+        {'away': '[[3, 5, 9], [0, 1, 2]]'}
         """
         if isinstance(spec, Choice):
             return spec
@@ -51,7 +54,7 @@ class Choice:
         if "=" not in rest:
             return cls(name, argument=rest)
         options = {}
-        for part in rest.split(","):
+        for part in split_commas(rest):
             option, equals, value = part.partition("=")
             if not equals:
                 raise HoldfastError(f"{key}: {part!r} in {spec!r} is not of the form option=value.")
@@ -69,6 +72,22 @@ class Choice:
     def as_json(self) -> object:
         """What parse() reads back to the same choice."""
         return {"name": self.head, **self.options} if self.options else self.head
+
+
+def split_commas(text: str) -> list[str]:
+    """The parts between commas, but for those within a list.
+
+    >>> split_commas("away=[[3, 5], [1, 2]],seed=1")
+    ['away=[[3, 5], [1, 2]]', 'seed=1']
+    """
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "[") - (sign == "]")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
@@ -177,9 +196,19 @@ def _read(text: str, hint: Any, key: str) -> object:
         raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.") from None
     if hint is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if typing.get_origin(hint) is tuple and text.startswith("["):
+        return _list(text, key)
     if typing.get_origin(hint) is tuple:
-        return text.split("/")
+        return [part.strip() for part in text.replace(",", "/").split("/")]
     raise HoldfastError(f"{key}: expected {_english(hint)}, got {brief(text)}.")
+
+
+def _list(text: str, key: str) -> list[Any]:
+    """A list as a file writes it."""
+    try:
+        return list(json.loads(text))
+    except (ValueError, RecursionError):
+        raise HoldfastError(f"{key}: expected a list such as [1, 2], got {brief(text)}.") from None
 
 
 def _english(hint: Any) -> str:

@@ -38,11 +38,17 @@ SENTENCES = {
     "mode": "its policy does not allow this mode; nothing was released",
     "mixing": "its policy asks for more records in each mixture; nothing was released",
     "ledger": "its privacy ledger cannot be read or written; nothing was released",
+    "undeclared": "its answer held something that no channel declares, so nothing left",
+    "withheld": "its policy lets nothing leave about why",
     "digest-kept": "it keeps its digest: its policy does not let one leave",
     "schema": "its schema of the table says something else than the experiment's; agree on one version",
     "table-changed": "its table is another one than when it first took part",
     "memory-lost": "its memory of earlier rounds is gone or damaged, so it starts with an empty one",
 }
+ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records
+    *("message", "experiment", "stranger", "policy", "identity", "job", "question", "rounds", "twice", "closed"),
+    *("unprotected", "budget", "delta", "mode", "withheld"),
+)
 UNKNOWN = "it says something that this version of Holdfast does not know"
 
 

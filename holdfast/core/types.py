@@ -21,7 +21,7 @@ class Message:
     """What the moderator asks one client to do."""
 
     client: int
-    round: int
+    round: int  # counted from 0
     job: str
     tensors: Tensors = field(default_factory=dict)
     scalars: Scalars = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Update:
 class State:
     """All that the moderator knows between two rounds; a checkpoint is exactly this."""
 
-    round: int
+    round: int  # rounds played so far: the one being played, counted from 0
     model: Tensors
     buffers: Tensors
     algorithm: Tensors

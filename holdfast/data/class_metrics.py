@@ -132,6 +132,8 @@ class BalancedAccuracy(Metric):
 
     name: ClassVar[str] = "balanced-accuracy"
     unit: ClassVar[str] = "%"
+    sensitivity: ClassVar[float] = 2.0  # at most one right one and one of all less in one class, one more in another
+    counted: ClassVar[int] = 0
 
     classes: int
 
@@ -154,6 +156,13 @@ class BalancedAccuracy(Metric):
         parts = zip(sums[: self.classes], sums[self.classes :], strict=True)
         return all(0 <= right <= count for right, count in parts) and self.count(sums) >= 1
 
+    def mended(self, sums: Sequence[float]) -> list[float]:
+        counts = [max(0.0, count) for count in sums[self.classes :]]
+        if sum(counts) < 1:
+            counts[0] += 1
+        rights = [min(max(0.0, right), count) for right, count in zip(sums[: self.classes], counts, strict=True)]
+        return [*rights, *counts]
+
 
 @dataclass(frozen=True)
 class F1(Metric):
@@ -173,6 +182,11 @@ class F1(Metric):
     several: bool = False
 
     @property
+    def sensitivity(self) -> float:
+        """Right, called and being so: one less in one class, one more in another; of labels each may change."""
+        return math.sqrt(3 * self.classes) if self.several else math.sqrt(6)
+
+    @property
     def width(self) -> int:
         return 3 * self.classes + 1
 
@@ -189,6 +203,14 @@ class F1(Metric):
         return most >= 1 and all(
             0 <= right <= min(called, count) and max(called, count) <= most for right, called, count in self._by(sums)
         )
+
+    def mended(self, sums: Sequence[float]) -> list[float]:
+        most = sums[-1]
+        called, are = (
+            [min(max(0.0, one), most) for one in part] for part in list(zip(*self._by(sums), strict=True))[1:]
+        )
+        rights = [min(max(0.0, right), c, a) for right, c, a in zip(sums[: self.classes], called, are, strict=True)]
+        return [*rights, *called, *are, most]
 
     def _by(self, sums: Sequence[float]) -> list[tuple[float, float, float]]:
         k = self.classes
@@ -310,6 +332,7 @@ class Brier(Metric):
 
     name: ClassVar[str] = "brier"
     smaller_is_better: ClassVar[bool] = True
+    sensitivity: ClassVar[float] = 2.0
 
     several: bool = False
 
@@ -326,6 +349,10 @@ class Brier(Metric):
     def possible(self, sums: Sequence[float]) -> bool:
         total, count = sums
         return 0 <= total <= 2 * count and count >= 1
+
+    def mended(self, sums: Sequence[float]) -> list[float]:
+        total, count = sums
+        return [min(max(total, 0.0), 2 * count), count]
 
 
 class CalibrationError(Metric):

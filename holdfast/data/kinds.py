@@ -337,6 +337,9 @@ class Hazards(Survival):
 KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Classes, Labels, Regression, Counts, Survival, Hazards)}
 
 
+LOSSES: dict[str, type] = {name: loss for kind in reversed(KINDS.values()) for name, loss in kind.losses.items()}
+
+
 def kind_of(text: str, where: str = "kind") -> Kind:
     """The kind that a text names, as a model's file or a schema says it: "classes", "survival", "hazards:1,2,5"."""
     name, _, argument = text.partition(":")

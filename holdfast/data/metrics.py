@@ -89,11 +89,17 @@ class Metric:
     unit: ClassVar[str] = ""
     smaller_is_better: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True  # whether sums of batches or clients make the value over all of their samples
+    counted: ClassVar[int] = 1  # how many of the last sums are the number of samples, which replacing does not move
 
     @property
     def width(self) -> int:
         """How many sums."""
         return 2
+
+    @property
+    def sensitivity(self) -> float | None:
+        """How far the sums, but for the number of samples, can move (L2) if one sample is replaced; none: no bound."""
+        return None
 
     @property
     def measure(self) -> Measure:
@@ -114,6 +120,10 @@ class Metric:
     def possible(self, sums: Sequence[float]) -> bool:
         """Whether a client's sums, which are finite, can be true."""
         return True
+
+    def mended(self, sums: Sequence[float]) -> list[float]:
+        """The nearest sums that are possible, after noise."""
+        return [max(0.0, one) for one in sums]
 
 
 class WholeMetric(Metric):
@@ -167,6 +177,7 @@ class Accuracy(Metric):
 
     name = ACCURACY.name
     unit = ACCURACY.unit
+    sensitivity = 1.0
 
     def sums(self, output: Tensor, labels: Tensor) -> list[float]:
         return [float(right_or_wrong(output, labels).sum(dtype=torch.float64)), float(len(labels))]
@@ -178,6 +189,10 @@ class Accuracy(Metric):
     def possible(self, sums: Sequence[float]) -> bool:
         right, count = sums
         return 0 <= right <= count and count >= 1
+
+    def mended(self, sums: Sequence[float]) -> list[float]:
+        right, count = sums
+        return [min(max(right, 0.0), count), count]
 
 
 class Error(Metric):

@@ -14,14 +14,23 @@ from holdfast.core.modules import import_path, told
 from holdfast.data import class_names
 from holdfast.data.sources import hub, tcga
 from holdfast.data.sources.arrays import KEYS, Array, read_npz, task_from
-from holdfast.data.sources.described import WHAT, Description, quick, read_description, task_of_records
+from holdfast.data.sources.described import (
+    WHAT,
+    Description,
+    Records,
+    bare_task,
+    own_samples,
+    quick,
+    read_description,
+    task_of_records,
+)
 from holdfast.data.sources.idx import read_idx
 from holdfast.data.sources.images import image_records
 from holdfast.data.sources.series import array_records
 from holdfast.data.sources.texts import text_records
 from holdfast.data.tables.schema import read_schema
 from holdfast.data.tables.source import table_task
-from holdfast.data.task import Kind, Metric, Task
+from holdfast.data.task import Kind, Metric, Samples, Task
 
 EMBEDDED = "fashion-mini"
 EMBEDDED_FILE = Path(__file__).parent / "embedded" / "fashion-mini.npz"
@@ -138,7 +147,7 @@ def load_task(
         return _known(name, data, download)
     source, colon, path = name.partition(":")
     if colon and source in WHAT:
-        return described_task(source, Path(path), data)
+        return described_task(source, Path(path), data, test, members)
     if name.endswith(".toml"):
         return table_task(read_schema(Path(name)), data, test=test, members=members)
     if name.endswith(".npz"):
@@ -153,12 +162,29 @@ def load_task(
     )
 
 
-def described_task(what: str, path: Path, data: Path | None) -> Task:
+def described_task(
+    what: str, path: Path, data: Path | None, test: Path | None = None, members: tuple[str, ...] = ()
+) -> Task:
     """The task of images, series or texts; without a description, all is taken from the data."""
-    about = read_description(path, what) if path.suffix == ".toml" else quick(what, path)
-    if data is None and path.suffix == ".toml":
-        raise HoldfastError(f"task: {path} is a description; say in `data` which folder or file follows it.")
-    return task_of_records(about, RECORDS[what](about, data or path))
+    if path.suffix != ".toml":
+        return task_of_records(*records_at(quick(what, path), data or path))
+    about = read_description(path, what)
+    if data is None:
+        return bare_task(about, members, None if test is None else records_at(about, test)[1])
+    if test is not None:
+        raise HoldfastError("test: where `data` is given, a column or folder of it says what the test is.")
+    return task_of_records(*records_at(about, data))
+
+
+def own_records(task: str, path: Path) -> Samples:
+    """The records of a real site, as an experiment's task describes them."""
+    what, _, file = task.partition(":")
+    return own_samples(*records_at(read_description(Path(file), what), path))
+
+
+def records_at(about: Description, path: Path) -> tuple[Description, Records]:
+    """A description with the records that follow it."""
+    return about, RECORDS[about.what](about, path)
 
 
 def _known(name: str, data: Path | None, download: bool) -> Task:

@@ -118,9 +118,9 @@ def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tenso
 
 
 def as_records(options: ReleaseOptions, context: Context, client: int, sealed: Tensors) -> Digest:
-    """A client's mixed digest, its rows stretched unless the run leaves them as they are: once, like `opened`."""
+    """A client's mixed digest, its rows stretched unless they are to be used as printed: once, like `opened`."""
     digest: Digest = opened(options, context, client, sealed)
-    if not options.stretch:
+    if options.printed:
         return digest
     kept = context.bench.stretched.get(client)
     if kept is None or kept[0] is not digest:

@@ -40,7 +40,7 @@ from holdfast.digests.sums import UNIT, SumDigest, bounds_of, claim_of_sums, mak
 from holdfast.encoders.contract import shortened
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
-from holdfast.privacy.gate import check_delta, house_of, let_out
+from holdfast.privacy.gate import check_delta, house_of, let_out, tell_code
 from holdfast.privacy.grid import Grid
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moment_noise import scales_for
@@ -77,7 +77,7 @@ class ReleaseOptions:
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
     target_range: tuple[float, float] | None = None  # public, of a regression's targets: needed for noise
-    stretch: bool = True  # at the moderator: give mixed rows the spread of records again (digests/stretching.py)
+    printed: bool = False  # use digests as printed: rows as they are, no warm start, a server step at the full lr
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -344,6 +344,11 @@ def claim_of(
     return make_release(options, about, *zeros, torch.Generator(), system())[1]
 
 
-def excuse_of(error: HoldfastError) -> Tensors:
-    """What a client sends in place of a digest: the code of why there is none."""
-    return {"none": torch.frombuffer(bytearray(code_of(error).encode()), dtype=torch.uint8)}
+def excuse_of(options: ReleaseOptions, owner: Owner, error: HoldfastError) -> Tensors:
+    """What a client sends in place of a digest: the code of why there is none, as far as its policy lets it."""
+    try:
+        house = house_of(owner.memory.folder, options.policy)
+        code = tell_code(None if house.policy is None else house.read_policy(0.0), code_of(error))
+    except HoldfastError:  # a policy that cannot be read
+        code = "policy"
+    return {"none": torch.frombuffer(bytearray(code.encode()), dtype=torch.uint8)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -35,18 +35,20 @@ def train(
     correction: Correction | None = None,
     gradients: Gradients | None = None,
     states: States | None = None,
+    falling: bool = False,
 ) -> tuple[int, float]:
     """The epoch loop: the optimiser's steps on shuffled batches, with an algorithm's correction added to each gradient.
 
     Where updates are protected, `gradients` draws the batches and adds noise to the gradients. `states` are the
-    optimiser's, changed in place; none: it starts anew. Returns the number of steps and the mean loss of the last epoch
-    (0 with noise: a loss tells of records too).
+    optimiser's, changed in place; none: it starts anew. If `falling`, the learning rate falls in a straight line to
+    none. Returns the number of steps and the mean loss of the last epoch (0 with noise: a loss tells of records too).
     """
     model.train()
     gradients = gradients or Shuffled(generator, learning.batch_size, learning.precision)
     weights = dict(model.named_parameters())
     states = begin_states(learning.optimizer, weights, {}) if states is None else states
     steps, total = 0, torch.zeros((), device=device_of(model))
+    now, last = learning, learning.steps(len(samples))
     for _ in range(learning.epochs):
         total.zero_()
         for index in gradients.batches(len(samples)):
@@ -55,7 +57,9 @@ def train(
                 nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
             if correction is not None:
                 correct(model, correction)
-            descend(weights, states, learning)
+            if falling:
+                now = replace(learning, lr=learning.lr * (1 - steps / last))
+            descend(weights, states, now)
             steps += 1
     return steps, float(total) / len(samples)
 

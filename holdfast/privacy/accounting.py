@@ -64,6 +64,28 @@ def compose(claims: Sequence[Claim], delta: float) -> float:
     return simple + grid
 
 
+def group_epsilon(claim: Claim, records: int) -> float:
+    """Epsilon of one release for a person with so many records, at the same delta; infinite where it is not known.
+
+    Replacing all of them moves what is noised by at most so many sensitivities, so the Gaussian part is that of a ratio
+    as many times as large (not the epsilon: for epsilon 3 at delta 1e-5, five records cost 21, not 15), and a pure part
+    is as many times as large. Batches drawn by chance (DP-SGD) are not covered.
+
+    >>> from holdfast.privacy.counts import noised_counts
+    >>> from holdfast.privacy.noise import system
+    >>> claim = noised_counts([10.0], 1.0, 3.0, 1e-5, system())[1]
+    >>> [round(group_epsilon(claim, k), 1) for k in (1, 2, 5, 10)]
+    [3.0, 6.7, 21.1, 55.7]
+    """
+    if claim.steps or not math.isfinite(claim.epsilon_total):
+        return math.inf
+    # The grid's cost holds (r + m)^2, at most records^2 times as much for a ratio of records x m (calibration.py).
+    pure = records * claim.epsilon_pure + records**2 * claim.epsilon_grid
+    if not claim.ratio:
+        return pure
+    return gaussian_epsilon(records * claim.ratio, (claim.delta - claim.delta_grid) / claim.delta_factor) + pure
+
+
 def steps_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
     """Epsilon at delta of so many steps of DP-SGD, one record replaced.
 

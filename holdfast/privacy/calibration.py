@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.privacy.noise import scale_at_least
 
 TAIL = 60.0  # each part's noise leaves its ball with probability e^-60 at most
 MARGIN = 1e-9  # relative margin for the rounding of floating point in these formulas
@@ -107,6 +110,29 @@ def discrete_epsilon(ratio: float, delta: float, parts: Sequence[tuple[int, floa
     if delta <= tail:
         raise HoldfastError(f"delta = {delta:g} is below {tail:.1g}, the least that discrete noise can be proved for.")
     return gaussian_epsilon(ratio, (delta - tail) / factor) + extra
+
+
+def calibrate_gaussian(sensitivity: int, width: int, epsilon: float, delta: float) -> tuple[Fraction, dict[str, Any]]:
+    """The scale, in grid steps, of discrete Gaussian noise on `width` numbers, and what a claim says of it."""
+    slack = 0.0
+    while True:
+        scale = scale_at_least(sensitivity / gaussian_ratio(epsilon - slack, delta))
+        ratio, parts = sensitivity / float(scale), [(width, float(scale))]
+        spent = discrete_epsilon(ratio, delta, parts)
+        if spent <= epsilon:
+            break
+        slack = 2 * slack + (spent - epsilon)
+    extra, factor, tail = grid_cost(parts, ratio)
+    return scale, {
+        "noise": "discrete gaussian",
+        "scale": float(scale),
+        "epsilon_features": spent,
+        "epsilon_pure": 0.0,
+        "ratio": ratio,
+        "epsilon_grid": extra,
+        "delta_factor": factor,
+        "delta_grid": tail,
+    }
 
 
 def check_epsilon(epsilon: float, key: str) -> None:

@@ -134,6 +134,22 @@ def paper(
     )
 
 
+def unprotected() -> Claim:
+    """The claim of updates that leave as they are: none.
+
+    >>> unprotected().guarantee
+    'no guarantee: there is no noise, so epsilon is infinite'
+    """
+    return dataclasses.replace(
+        only_mixing(features=1, spd=1),
+        mode="none",
+        sensitivity=math.inf,
+        grid="none",
+        spd=0,
+        notes=("Updates of the model leave as they are; records can be reconstructed from them.",),
+    )
+
+
 def only_mixing(features: int, spd: int) -> Claim:
     """The claim of a mixed digest without noise: none.
 

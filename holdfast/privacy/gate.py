@@ -10,11 +10,15 @@ site's, because there all experiments release from the same records.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from holdfast.core.failures import Refusal
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal
 from holdfast.core.files import make_folder
+from holdfast.core.types import Tensors
+from holdfast.privacy.channels import CARRIER, OFF
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.ledger import MODES, Ledger, Policy, check, read_ledger, read_policy, spend
 
@@ -85,3 +89,24 @@ def let_out(house: House, claim: Claim, what: str, series: str = "") -> None:
         return
     make_folder(house.ledger.parent)
     spend(policy, house.ledger, claim, what, series)
+
+
+def pass_gate(policy: Policy | None, tensors: Tensors, scalars: Mapping[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """What of a reply leaves: parts whose channel is off stay at home, and so does whatever no channel declares."""
+    if policy is None:
+        return tensors, dict(scalars)
+    said = dict(scalars)
+    for part in {*(name.split("/", 1)[0] for name in tensors), *said}:
+        if part not in CARRIER:
+            raise Refusal("undeclared", f"{part!r} is no part of a reply that a channel declares; nothing left.")
+    closed = {part for part, channel in CARRIER.items() if policy.rule(channel.name).state == OFF}
+    if "buffers" in closed and any(name.startswith("buffers/") for name in tensors):
+        raise Refusal("closed", "policy: the model has buffers, which are off; nothing left: see [channels].")
+    kept = {name: tensor for name, tensor in tensors.items() if name.split("/", 1)[0] not in closed}
+    return kept, {name: value for name, value in said.items() if name not in closed}
+
+
+def tell_code(policy: Policy | None, code: str) -> str:
+    """The code that leaves for an error: one that may depend on records is withheld where the channel is off."""
+    withheld = policy is not None and policy.rule("errors").state == OFF and code not in ABOUT_THE_QUESTION
+    return "withheld" if withheld else code

@@ -8,15 +8,14 @@ wrong with either file, nothing is released.
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -25,14 +24,17 @@ from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.core.failures import Refusal
 from holdfast.core.files import write_file
 from holdfast.core.tables import read_table
+from holdfast.jobs import JOBS
 from holdfast.privacy.accounting import compose
+from holdfast.privacy.channels import OFF, OPEN, Rule, read_rules, usual_rule
 from holdfast.privacy.claim import Claim
+from holdfast.privacy.counts import COUNTS
 from holdfast.privacy.noise import SEEDED
 
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
-EXACT = ("test", "evaluate")  # jobs whose answers leave as they are, with no noise
+OPENED = {"test": ("reports", "backdoors"), "evaluate": ("metrics",)}  # what `open` names: jobs, for short
 MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
 
 
@@ -45,7 +47,9 @@ class Policy:
     modes: tuple[str, ...]
     min_spd: int = 1
     protect_updates: bool | None = None  # whether updates may leave only with noise; none: where epsilon is limited
-    open: tuple[str, ...] = ()  # jobs that answer with exact accuracies although epsilon is limited
+    open: tuple[str, ...] = ()  # jobs that answer exactly although epsilon is limited
+    contact: str = ""  # whom to ask at this house
+    channels: Mapping[str, Rule] = field(default_factory=dict)  # what it says of single channels (channels.py)
 
     def __post_init__(self) -> None:
         if not self.max_epsilon > 0:
@@ -58,8 +62,9 @@ class Policy:
             if mode not in MODES:
                 raise Refusal("policy", f"policy: mode {mode!r} is not known; {nearest(mode, MODES)}")
         for job in self.open:
-            if job not in EXACT:
-                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, EXACT)}")
+            known = sorted({*OPENED, *(name for name, one in JOBS.items() if one.exact)})
+            if job not in known:
+                raise Refusal("policy", f"policy: open: {job!r} is no job that can be opened; {nearest(job, known)}")
         if self.protect_updates is None:
             object.__setattr__(self, "protect_updates", self.limited)
 
@@ -68,9 +73,19 @@ class Policy:
         """Whether there is a bound on epsilon."""
         return self.max_epsilon < math.inf
 
+    def rule(self, channel: str) -> Rule:
+        """What holds for a channel."""
+        if channel in self.channels:
+            return self.channels[channel]
+        if any(channel in OPENED.get(job, ()) for job in self.open):
+            return Rule(OPEN)
+        return usual_rule(channel, self.limited)
+
     def refuses(self, job: str) -> bool:
-        """Whether a job is refused because its answer would not be covered by the bound on epsilon."""
-        return self.limited and job in EXACT and job not in self.open
+        """Whether a job is refused: the channel of its answer is off, or it has none and its answer is exact."""
+        if job in OPENED:
+            return self.rule(OPENED[job][0]).state == OFF
+        return self.limited and job not in self.open
 
 
 @dataclass(frozen=True)
@@ -101,15 +116,15 @@ def read_policy(path: Path) -> Policy:
         raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
-    kinds["open"] = list
+    kinds |= {"open": list, "channels": dict, "contact": str}
     for key, value in table.items():
         if key not in kinds:
             raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
         if not isinstance(value, kinds[key]) or isinstance(value, bool) != (kinds[key] is bool):
             raise Refusal("policy", f"policy {path}: {key} has the wrong type: {brief(value)}.")
-    for field in dataclasses.fields(Policy):
-        if field.default is dataclasses.MISSING and field.name not in table:
-            raise Refusal("policy", f"policy {path}: {field.name} is missing; say what may leave the house.")
+    for key in ("max_epsilon", "delta", "modes"):
+        if key not in table:
+            raise Refusal("policy", f"policy {path}: {key} is missing; say what may leave the house.")
     for key in ("modes", "open"):
         if not all(isinstance(name, str) for name in table.get(key, [])):
             raise Refusal("policy", f"policy {path}: {key} must be a list of names.")
@@ -117,13 +132,14 @@ def read_policy(path: Path) -> Policy:
         numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
     except OverflowError:
         raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
-    more = {key: table[key] for key in ("min_spd", "protect_updates") if key in table}
-    return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), **numbers, **more)
+    more = {key: table[key] for key in ("min_spd", "protect_updates", "contact") if key in table}
+    rules = read_rules(table.get("channels", {}), f"policy {path}")
+    return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), channels=rules, **numbers, **more)
 
 
 def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> float:
     """The total epsilon after this release, or a refusal before anything leaves."""
-    if claim.mode not in policy.modes:
+    if claim.mode not in (*policy.modes, COUNTS):  # counts are noised where a channel says so
         allowed = ", ".join(policy.modes) or "none"
         text = f"policy: mode {claim.mode!r} is not allowed (allowed: {allowed}); nothing was released."
         raise Refusal("mode", text)

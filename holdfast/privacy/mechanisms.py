@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from holdfast.core.errors import HoldfastError
 from holdfast.privacy import claim as claims
-from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio, grid_cost
+from holdfast.privacy.calibration import calibrate_gaussian, check_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.grid import Floats, Grid, check_features, check_labels, quantise
 from holdfast.privacy.noise import Source, Whole, gaussian, laplace, scale_at_least
@@ -196,25 +196,8 @@ def _calibrate(grid: Grid, width: int, epsilon: float, delta: float) -> tuple[Fr
         return scale, said | {"noise": "discrete laplace", "scale": float(scale), "epsilon_features": spent} | {
             "epsilon_pure": spent
         }
-    slack = 0.0
-    while True:
-        scale = scale_at_least(grid.sensitivity / gaussian_ratio(epsilon - slack, delta))
-        ratio, parts = grid.sensitivity / float(scale), [(width, float(scale))]
-        spent = discrete_epsilon(ratio, delta, parts)
-        if spent <= epsilon:
-            break
-        slack = 2 * slack + (spent - epsilon)
-    extra, factor, tail = grid_cost(parts, ratio)
-    return scale, said | {
-        "noise": "discrete gaussian",
-        "scale": float(scale),
-        "epsilon_features": spent,
-        "epsilon_pure": 0.0,
-        "ratio": ratio,
-        "epsilon_grid": extra,
-        "delta_factor": factor,
-        "delta_grid": tail,
-    }
+    scale, gaussian_said = calibrate_gaussian(grid.sensitivity, width, epsilon, delta)
+    return scale, said | gaussian_said
 
 
 def _noised(sums: Whole, grid: Grid, scale: Fraction, source: Source) -> Whole:

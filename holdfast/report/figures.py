@@ -98,7 +98,7 @@ def mean_curve(stories: Sequence[Story]) -> tuple[Any, Any, Any]:
     for story in stories:
         for record in story.records:
             if record.leading is not None:
-                found.setdefault(record.round + 1, []).append(record.leading)
+                found.setdefault(record.round, []).append(record.leading)
     rounds = sorted(found)
     mean = np.array([np.mean(found[round]) for round in rounds])
     spread = np.array([np.std(found[round], ddof=1) if len(found[round]) > 1 else 0.0 for round in rounds])

@@ -16,7 +16,7 @@ from holdfast.runs.export import need
 def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float]]:
     """Every number of a round under a name with its group in front.
 
-    >>> one = Record(0, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {}, metrics={"accuracy": 0.25})
+    >>> one = Record(1, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {}, metrics={"accuracy": 0.25})
     >>> dict(scalars(one, []))["accuracy"], dict(scalars(one, []))["clients/absent"]
     (0.25, 1.0)
     """
@@ -55,7 +55,7 @@ def write_tensorboard(story: Story, folder: Path) -> None:
         writer.add_text("experiment", "```\n" + json.dumps(story.experiment.as_json(), indent=1) + "\n```")
         for record in story.records:
             for name, value in scalars(record, names):
-                writer.add_scalar(name, value, record.round + 1)
+                writer.add_scalar(name, value, record.round)
 
 
 def write_mlflow(story: Story, uri: str) -> str:
@@ -91,5 +91,5 @@ def metrics_of(record: Record, class_names: list[str], kind: Any) -> list[Any]:
     found = []
     for name, value in list(scalars(record, class_names))[:1000]:
         plain = "".join(c if c.isalnum() or c in "-_./ " else "_" for c in name)
-        found.append(kind(plain, value, 0, record.round + 1))
+        found.append(kind(plain, value, 0, record.round))
     return found

@@ -60,7 +60,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
         "metric": measure_words(measure),
         "final": short(story.final),
         "classes": list(story.class_names),
-        "rounds": [record.round + 1 for record in records],
+        "rounds": [record.round for record in records],
         "values": [short(record.leading) for record in records],
         "loss": [short(record.loss) for record in records],
         "presence": ["".join(presence(record, client) for record in records) for client in clients],
@@ -154,7 +154,7 @@ def happenings(records: Sequence[Record]) -> list[dict[str, Any]]:
         for kind, client, why in told:
             key = (kind, client, re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "#", why))
             _, rounds = found.get(key, ("", []))
-            found[key] = (why, [*rounds, record.round + 1] if rounds[-1:] != [record.round + 1] else rounds)
+            found[key] = (why, [*rounds, record.round] if rounds[-1:] != [record.round] else rounds)
     rows: list[dict[str, Any]] = [
         {"kind": kind, "client": client, "why": why, "rounds": ranges(rounds), "count": len(rounds)}
         for (kind, client, _), (why, rounds) in found.items()

@@ -17,7 +17,7 @@ from holdfast.report.run_data import Story
 
 UPDATES = "Updates of the model left each client that was heard; they carry no formal guarantee."
 EXACTLY = (
-    "Besides, the accuracies that clients report, their number of records, their notes{} leave exactly: nothing "
+    "Besides, the metrics that clients report, their number of records, their notes{} leave exactly: nothing "
     "protects them, so over all that left epsilon is infinite."
 )
 

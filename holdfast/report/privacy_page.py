@@ -14,8 +14,9 @@ from torch import Tensor
 from holdfast.audit.channels import Channel
 from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.audit.target import Account, Updates
+from holdfast.privacy.accounting import group_epsilon
+from holdfast.report.privacy_words import Row, plain_rows
 
-Row = Sequence[str]
 STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; font: 1rem/1.55 system-ui, sans-serif; color: #1d2327;
   background: #fbfaf8; }
@@ -41,7 +42,7 @@ img { image-rendering: pixelated; width: 4.5rem; height: 4.5rem; margin: 0 .3rem
 def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     """Each part of the report: its heading, its table, and a sentence about it."""
     subject = findings.subject
-    parts: list[tuple[str, list[Row], str]] = []
+    parts: list[tuple[str, list[Row], str]] = [("In plain words", plain_rows(findings, findings.client), "")]
     if subject.options is not None:
         parts.append(("What a digest promises", digest_rows(findings), " ".join(subject.claim.notes)))
     if subject.updates is not None:
@@ -56,8 +57,10 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         parts.append(("Ledgers", account_rows(findings), "Spent on digests and protected updates together."))
     if subject.kind == "digest":
         parts.append(("Not covered, in a federation", [(sentence,) for sentence in findings.not_covered], ""))
-    parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
-    parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
+    if findings.members:
+        parts.append(("Attack: which of two records is it?", membership_rows(findings), MEMBERSHIP))
+    if findings.audits:
+        parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
     elif subject.kind == "digest":
@@ -81,6 +84,7 @@ def digest_rows(findings: Findings) -> list[Row]:
         ("epsilon of the features", number(claim.epsilon_features)),
         ("epsilon of the labels", number(claim.epsilon_labels)),
         ("epsilon of one release", number(claim.epsilon_total)),
+        ("the same for a person with 5 records", number(group_epsilon(claim, 5))),
         ("delta", f"{claim.delta:g}"),
         ("clip", number(claim.clip)),
         ("noise", f"{claim.noise}, scale {claim.scale:.4g} for a sensitivity of {claim.sensitivity:.4g}"),

@@ -107,7 +107,6 @@ def findings(wanted: Reproduction, cells: Sequence[Cell]) -> list[str]:
     found = {(cell.row, cell.column): cell.mean for cell in cells}
     if wanted.cost:
         pairs = [("FedDig as printed", "FedAvg"), ("FedDig, features", "FedAvg, features")]
-        pairs.append(("FedDig, server step always", "FedAvg, features"))
         return [
             f"A round of {one} takes {found[one, SECONDS] / found[other, SECONDS]:.2f}x that of {other} (paper: 1.87x)."
             for one, other in pairs

@@ -215,7 +215,13 @@ def make_plan(experiment: Experiment) -> Plan:
         )
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
-    method = replace(method, sizes=Sizes(stage.sizes, experiment.agreed_samples or ()), poisson=guard is not None)
+    method = replace(
+        method,
+        sizes=Sizes(stage.sizes, experiment.agreed_samples or ()),
+        poisson=guard is not None,
+        metrics=task.metrics,
+        evaluate_every=experiment.evaluate_every,
+    )
     chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
     plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder)
     try_out(plan)

@@ -61,6 +61,11 @@ def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Ch
     if experiment.model.name != "auto":
         return experiment.model
     if absence.needs_features:
+        if task.model is not None:
+            raise HoldfastError(
+                f"absence {experiment.absence.name!r} needs a model that reads features, and the task's own does not: "
+                "say model = 'features' to train that one in its place, or absence = 'none'."
+            )
         return Choice("features")
     if task.model is not None:
         return experiment.model

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor, nn
 
+from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.randomness import rng
-from holdfast.core.types import Federation, Message, Reply, State, not_there, pack
+from holdfast.core.types import Federation, Reply, State, not_there
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.class_metrics import AtThreshold, Auroc, best_threshold
 from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
@@ -58,14 +59,17 @@ class Evaluator:
         model = self._method.absence.model_of(state)
         fill(self._model, model, state.buffers)
         test = None if self._test is None else self._thread.submit(outputs_of, self._model, self._test)
-        tensors = pack(**self._method.shared(model, state.buffers))
+        shared = self._method.shared(model, state.buffers)
         messages = [
-            Message(client, record.round, "evaluate", tensors, self._method.recalls(state, client))
+            EVALUATE.message(
+                client, state.round - 1, EvaluateRequest(**shared, accepted=self._method.recalls(state, client))
+            )
             for client in self._federation.clients
         ]
-        replies = [reply for reply in self._federation.ask(messages) if isinstance(reply, Reply)]
-        counts = self._method.sizes.counted({reply.client: reply.scalars["samples"] for reply in replies})
-        sums = {reply.client: reply.scalars["metrics"] for reply in replies}
+        answers = self._federation.ask(messages)
+        replies = {reply.client: EVALUATE.read(reply) for reply in answers if isinstance(reply, Reply)}
+        counts = self._method.sizes.counted({client: told.samples for client, told in replies.items()})
+        sums = {client: told.metrics for client, told in replies.items()}
         threshold = common_threshold(self._task.metrics, sums)
         metrics = at_threshold(self._task.metrics, threshold)
         away = {client for client, why in record.absent.items() if not_there(why)}
@@ -75,21 +79,21 @@ class Evaluator:
             metrics=together(metrics, sums, counts, counts),
             client_metrics=by_client(metrics, sums),
             client_samples=counts,
-            client_intervals={r.client: r.scalars["interval"] for r in replies if r.scalars.get("interval")},
+            client_intervals={client: told.interval for client, told in replies.items() if told.interval},
             absent_metrics=together(metrics, sums, counts, away),
             threshold=threshold,
             chance=self._chance,
         )
         if test is not None:
-            measured = self._tested(measured, metrics, test.result())
+            measured = self._tested(measured, metrics, test.result(), state.round - 1)
         return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
 
-    def _tested(self, record: Record, metrics: Sequence[Metric], output: Tensor) -> Record:
+    def _tested(self, record: Record, metrics: Sequence[Metric], output: Tensor, round: int) -> Record:
         """The record with what the moderator's own test set says, where there is one."""
         assert self._test is not None
         labels, interval = self._test.labels, None
-        if record.round >= self._plan.interval_from:
-            interval = interval_of(metrics[0], output, labels, rng(self._method.seed, record.round, -1, "bootstrap"))
+        if round >= self._plan.interval_from:
+            interval = interval_of(metrics[0], output, labels, rng(self._method.seed, round, -1, "bootstrap"))
         values = values_of(metrics, output, labels)
         return dataclasses.replace(
             record, metrics=values, interval=interval, class_metrics=self._by_class(metrics, output)
@@ -109,7 +113,7 @@ def common_threshold(metrics: Sequence[Metric], sums: Sums) -> float | None:
     name = next((metric.name for metric in metrics if isinstance(metric, AtThreshold)), None)
     if name is None:
         return None
-    found = [best for told in sums.values() if (best := best_threshold(told[name])) is not None]
+    found = [best for told in sums.values() if name in told and (best := best_threshold(told[name])) is not None]
     return statistics.median_low(found) if found else None
 
 
@@ -123,7 +127,7 @@ def by_client(metrics: Sequence[Metric], sums: Sums) -> dict[str, dict[int, floa
     """Each client's metrics, from the sums that it sent; those that come to nothing are left out."""
     found: dict[str, dict[int, float]] = {}
     for metric in metrics:
-        values = {client: value_of(metric, told[metric.name]) for client, told in sums.items()}
+        values = {c: value_of(metric, told[metric.name]) for c, told in sums.items() if metric.name in told}
         found[metric.name] = {client: value for client, value in values.items() if value is not None}
     return found
 
@@ -134,7 +138,11 @@ def together(
     """The metrics over some clients, each counting no more than its samples do."""
     found: dict[str, float] = {}
     for metric in metrics:
-        told = [bounded(metric, sums[client][metric.name], counts[client]) for client in sums if client in clients]
+        told = [
+            bounded(metric, found_at[metric.name], counts[client])
+            for client, found_at in sums.items()
+            if client in clients and metric.name in found_at
+        ]
         value = value_of(metric, [sum(parts) for parts in zip(*told, strict=True)]) if told else None
         found |= {} if value is None else {metric.name: value}
     return found

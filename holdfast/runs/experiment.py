@@ -17,6 +17,9 @@ from holdfast.core.modules import search
 from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
+FIRST_ROUND = {1: 0, 2: 1}  # schema of a run's folder -> the number of the first round in its files
+SCHEMA = max(FIRST_ROUND)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -73,7 +76,9 @@ class Experiment:
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
+            elsewhere = is_description(self.task) and self.names is not None and self.data is None
             natural = self.task in NATURAL or is_schema(self.task) or getattr(self.given, "site", None) is not None
+            natural = natural or elsewhere
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
         if self.clients == 0 and self.partition.name != "column":
@@ -152,6 +157,11 @@ def is_schema(task: str) -> bool:
     return task.endswith(".toml") and not task.startswith(SOURCES)
 
 
+def is_description(task: str) -> bool:
+    """Whether a task is the description of images, series or texts."""
+    return task.endswith(".toml") and task.startswith(SOURCES)
+
+
 def plain(value: object) -> object:
     """A key's value as JSON says it."""
     return value.as_json() if isinstance(value, Choice) else value
@@ -202,6 +212,25 @@ def from_table(table: Mapping[str, object], where: str = "experiment", folder: P
     return experiment
 
 
+def of_today(table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], int]:
+    """The table of a run's experiment.json as it would be written today, and the schema of the run's files."""
+    today = dict(table)
+    schema = today.pop("schema", None)
+    if type(schema) is not int or schema not in FIRST_ROUND:
+        raise HoldfastError(f"{where} was written by another version of Holdfast, whose runs this one cannot read.")
+    scenario = today.get("scenario")
+    if isinstance(scenario, dict) and isinstance(away := scenario.get("away"), list):
+        later = 1 - FIRST_ROUND[schema]
+        today["scenario"] = {**scenario, "away": [_moved(interval, later) for interval in away]}
+    return today, schema
+
+
+def _moved(interval: Any, later: int) -> Any:
+    """An interval of the scenario `intervals`, (client, first round away, first round back), so many rounds later."""
+    whole = isinstance(interval, list) and len(interval) == 3 and all(type(number) is int for number in interval)
+    return [interval[0], interval[1] + later, interval[2] + later] if whole else interval
+
+
 def own_modules(experiment: Experiment) -> list[str]:
     """The modules that the experiment names by import path.
 
@@ -218,8 +247,8 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file (or of a run's experiment.json), with `key=value` changes."""
     path = Path(path)
     table = read_table(path)
-    if path.suffix == ".json":
-        table.pop("schema", None)  # of a run's own file
+    if path.suffix == ".json":  # a run's own file
+        table, _ = of_today({"schema": SCHEMA, **table}, str(path))
     for key in ("data", "test", "modules"):
         if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())

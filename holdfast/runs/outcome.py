@@ -102,9 +102,9 @@ def rounds_of(records: Sequence[Record]) -> str:
 
 
 def rounds_text(rounds: list[int]) -> str:
-    """Rounds as people count them, from 1.
+    """The first round, and how many more.
 
-    >>> rounds_text([0]), rounds_text([4, 5, 7])
+    >>> rounds_text([1]), rounds_text([5, 6, 8])
     ('1', '5 and 2 later')
     """
-    return f"{rounds[0] + 1}" if len(rounds) == 1 else f"{rounds[0] + 1} and {len(rounds) - 1} later"
+    return f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} and {len(rounds) - 1} later"

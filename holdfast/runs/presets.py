@@ -31,22 +31,13 @@ FEDDIG_PAPER = {
         "epsilon": 0.005,
         "size": 20_000,
         "bits": "32",
-        "server_epochs": 1,
-        "settle": "always",
+        "printed": True,
     },
     "model": "full",
     "encoder": "autoencoder",
     "trust": "uniform",
 }
-# The best found on validation data (seeds 100 to 102): a server step every round, also while all are there.
-FEDDIG_RECOMMENDED = {
-    "absence": {"name": "feddig", "settle": "always"},
-    "model": "features",
-    "encoder": "auto",
-    "lr": 0.05,
-    "schedule": "cosine",
-}
-PRESETS: dict[str, dict[str, Any]] = {"feddig-paper": FEDDIG_PAPER, "feddig-recommended": FEDDIG_RECOMMENDED}
+PRESETS: dict[str, dict[str, Any]] = {"feddig-paper": FEDDIG_PAPER}
 
 
 def parse_method(text: str) -> dict[str, Any]:

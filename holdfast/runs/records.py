@@ -16,6 +16,7 @@ from holdfast.core.files import Damaged, load_tensors, read_metadata, save_tenso
 from holdfast.core.types import State, pack, unpack
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.round import Record
+from holdfast.runs.experiment import FIRST_ROUND, SCHEMA
 
 GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
 TEXTS = ("absent", "refused", "suspects")  # of a record: client -> words
@@ -24,11 +25,11 @@ OLD = {"accuracy": "metrics", "class_accuracy": "class_metrics", "client_accurac
 MOST = 2**53
 
 
-def record_to_json(record: Record) -> dict[str, Any]:
-    return dataclasses.asdict(record)
+def record_to_json(record: Record, schema: int = SCHEMA) -> dict[str, Any]:
+    return {**dataclasses.asdict(record), "round": record.round - 1 + FIRST_ROUND[schema]}
 
 
-def record_from_json(line: Mapping[str, Any], clients: int) -> Record:
+def record_from_json(line: Mapping[str, Any], clients: int, schema: int = SCHEMA) -> Record:
     """A round's record; JSON has text for keys, clients are numbers."""
     line = of_today(line)
     fields = {field.name: field for field in dataclasses.fields(Record)}
@@ -41,7 +42,7 @@ def record_from_json(line: Mapping[str, Any], clients: int) -> Record:
         if name not in fields:
             raise HoldfastError(f"record: there is no {brief(name)}.")
         try:
-            values[name] = _read(name, value, clients)
+            values[name] = _round(value, schema) if name == "round" else _read(name, value, clients)
         except (TypeError, ValueError, AttributeError):
             raise HoldfastError(f"record: {name} is not what a run writes.") from None
     return Record(**values)
@@ -85,6 +86,13 @@ def _read(name: str, value: Any, clients: int) -> Any:
     if name in ("stand_ins", "asked"):
         return [_client(client, clients) for client in _list(value)]
     return _number(value) if name in ("loss", "chance", "threshold") else _whole(value)
+
+
+def _round(value: object, schema: int) -> int:
+    """The number of a round, counted from 1."""
+    if (later := _whole(value) - FIRST_ROUND[schema]) < 0:
+        raise ValueError
+    return later + 1
 
 
 def _measure(value: Mapping[str, Any]) -> Measure:

@@ -41,11 +41,10 @@ from holdfast.core.types import State, Tensors
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.round import Record
 from holdfast.runs.environment import environment
-from holdfast.runs.experiment import Experiment, from_table
+from holdfast.runs.experiment import SCHEMA, Experiment, from_table, of_today
 from holdfast.runs.outcome import find_failures
 from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
 
-SCHEMA = 1
 CURVES = "curves.json"  # what the final model looks like on the test set
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
 
@@ -56,6 +55,7 @@ class Run:
 
     folder: Path
     experiment: Experiment
+    schema: int = SCHEMA  # of what its files say; a run keeps the one it began with
     notes: list[str] = field(default_factory=list)  # what was found damaged, and what was done about it
     _lock: IO[str] | None = None
     _digests: dict[int, tuple[Tensors, str]] = field(default_factory=dict)  # as saved, and under which name
@@ -84,11 +84,9 @@ class Run:
         if not (folder / "experiment.json").exists():
             raise HoldfastError(f"{folder} is not a run: it has no experiment.json.")
         table = parse_table(Store(folder).read("experiment.json"), str(folder / "experiment.json"))
-        if table.pop("schema", None) != SCHEMA:
-            raise HoldfastError(
-                f"{folder} was written by another version of Holdfast, whose runs this one cannot read."
-            )
-        return cls(folder, from_table(table, str(folder / "experiment.json")))
+        where = str(folder / "experiment.json")
+        today, schema = of_today(table, where)
+        return cls(folder, from_table(today, where), schema)
 
     @classmethod
     def resume(cls, folder: Path | str) -> Run:
@@ -108,7 +106,7 @@ class Run:
 
     def save(self, state: State, record: Record, last: bool = False) -> None:
         """Write a round down, then the state after it: a kill between the two repeats the round."""
-        append_line(self.folder / "rounds.jsonl", record_to_json(record))
+        append_line(self.folder / "rounds.jsonl", record_to_json(record, self.schema))
         if state.round % self.experiment.checkpoint_every == 0 or last or state.round == self.experiment.rounds:
             self._checkpoint(state)
 
@@ -134,7 +132,7 @@ class Run:
     def records(self) -> list[Record]:
         """The rounds so far, each once."""
         lines = self._round_lines()
-        return [record_from_json(lines[round], self.experiment.clients) for round in sorted(lines)]
+        return [record for _, (record, _) in sorted(lines.items())]
 
     def drop_damaged_model(self) -> None:
         """Set the final model aside if it is damaged: the run then counts as unfinished, and writes it again."""
@@ -220,18 +218,19 @@ class Run:
             self._digests[client] = (digests[client], file)
         return dataclasses.replace(state, digests=digests)
 
-    def _round_lines(self) -> dict[int, dict[str, object]]:
-        """The newest line of each round, those left out that make no record."""
+    def _round_lines(self) -> dict[int, tuple[Record, dict[str, object]]]:
+        """The newest record of each round and its line; lines that make no record are left out."""
         lines = {}
         for line in read_lines(self.folder / "rounds.jsonl"):
             with suppress(HoldfastError):
-                lines[record_from_json(line, self.experiment.clients).round] = line
+                record = record_from_json(line, self.experiment.clients, self.schema)
+                lines[record.round] = (record, line)
         return lines
 
     def _forget_after(self, round: int) -> None:
-        """Drop the rounds that were written down but whose state was lost: they will be played again."""
-        kept = {r: line for r, line in sorted(self._round_lines().items()) if r < round}
-        if lost := [str(r + 1) for r in range(round) if r not in kept]:
+        """Drop the records of later rounds, whose state was lost: these rounds will be played again."""
+        kept = {r: line for r, (_, line) in sorted(self._round_lines().items()) if r <= round}
+        if lost := [str(r) for r in range(1, round + 1) if r not in kept]:
             self.notes.append(f"rounds.jsonl is damaged: what it said of round {', '.join(lost)} is lost.")
         path = self.folder / "rounds.jsonl"
         data = "".join(json.dumps(line) + "\n" for line in kept.values()).encode()

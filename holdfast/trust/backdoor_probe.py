@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.types import Tensors, unpack
+from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.learning.device import CPU, moved, outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of, cosines
+from holdfast.trust.measures import TestRequest, classes_of, cosines
 
 SIDE = 7  # places along each side
 IMAGES = 8  # that a witness stamps
@@ -64,9 +64,9 @@ def stamp_everywhere(samples: Samples) -> Samples:
     return Samples((torch.cat(pictures), *(tensor[again] for tensor in samples.inputs[1:])), samples.labels[again])
 
 
-def innocence_of(model: nn.Module, stamped: Stamped, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
+def innocence_of(model: nn.Module, stamped: Stamped, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:
     """From 0 (its update is what gives a square a meaning) over 0.5 (it has no part in it) to 1 (it undoes it)."""
-    fill(model, unpack(tensors, "model"), unpack(tensors, "buffers"))
+    fill(model, asked.model, asked.buffers)
     model.eval()
     samples, count = stamped.samples, stamped.images
     with torch.no_grad():
@@ -77,8 +77,8 @@ def innocence_of(model: nn.Module, stamped: Stamped, tensors: Tensors, clients: 
     most, places = rises.max(0)
     looked_at = [c for c in most.topk(min(LOOKED_AT, len(most))).indices.tolist() if others[:, c].any()]
     pairs = [Pair(c, (int(places[c]) + 1) * count, others[:, c].nonzero().flatten()) for c in looked_at]
-    order = tensors["order"].tolist()
-    blame = [cosines(gradient, tensors) for gradient in gradients(model, samples, pairs)] or [torch.zeros(len(order))]
+    order = asked.clients
+    blame = [cosines(gradient, asked) for gradient in gradients(model, samples, pairs)] or [torch.zeros(len(order))]
     values = dict(zip(order, (0.5 - 0.5 * torch.stack(blame).amax(0)).clamp(0, 1).tolist(), strict=True))
     return {str(client): values[client] for client in clients}
 

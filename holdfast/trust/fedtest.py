@@ -27,7 +27,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Federation, State, Tensors, Update, size
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
-from holdfast.trust.measures import test_tensors
+from holdfast.trust.measures import ask_for_accuracies
 from holdfast.trust.testers import Manner, Reports, ask_testers, choose_testers
 
 TESTERS = 5  # the paper's K
@@ -132,8 +132,8 @@ class FedTest(Trust):
         tested = {t: [c for c in (clients if self.cross_test else others) if c != t] for t in testers}
         testers = [tester for tester in testers if tested[tester]]
         sent = updates if self.cross_test else [update for update in updates if update.client in others]
-        tensors = test_tensors(state.model, state.buffers, sent)
-        return ask_testers(federation, testers, tensors, tested, state.round)
+        asked = ask_for_accuracies(state.model, state.buffers, sent)
+        return ask_testers(federation, testers, asked, tested, state.round)
 
     def testing(self, round: int) -> Testing:
         return Testing("accuracy", self.most)

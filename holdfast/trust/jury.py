@@ -44,7 +44,7 @@ from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
-from holdfast.trust.measures import help_of, help_tensors
+from holdfast.trust.measures import TestRequest, ask_for_help, help_of
 from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers, choose_testers
@@ -123,15 +123,13 @@ class Jury(Trust):
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
-        tensors = help_tensors(aggregate, buffers, updates)
+        asked = ask_for_help(aggregate, buffers, updates)
         if self.evidence == "auto" and len(digests := hearing.digests()) >= 3:
-            return [], Reports(self.hear_digests(clients, tensors, digests, hearing.context))
+            return [], Reports(self.hear_digests(clients, asked, digests, hearing.context))
         testers = self.choose(updates, hearing.context, state)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        return testers, ask_testers(
-            hearing.federation, testers, tensors, tested, state.round, self.searches(state.round)
-        )
+        return testers, ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
 
     def testing(self, round: int) -> Testing:
         return Testing("help", self.most, self.searches(round))
@@ -152,14 +150,14 @@ class Jury(Trust):
         return choose_testers("random", count, believed, before, credibility.tolist(), context.seed, state.round)
 
     def hear_digests(
-        self, clients: Sequence[int], tensors: Tensors, digests: Mapping[int, Samples], context: Context
+        self, clients: Sequence[int], asked: TestRequest, digests: Mapping[int, Samples], context: Context
     ) -> dict[int, dict[int, float]]:
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
         bench, told = context.bench, {}
         for holder, samples in sorted(digests.items()):
             few = Samples(tuple(tensor[: self.most] for tensor in samples.inputs), samples.labels[: self.most])
             others = [client for client in clients if client != holder]
-            found = help_of(bench.model, few, tensors, others)
+            found = help_of(bench.model, few, asked, others)
             told[holder] = {int(client): value for client, value in found.items()}
         return told
 

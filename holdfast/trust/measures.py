@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,45 +16,51 @@ from holdfast.learning.device import batch_on, outputs
 from holdfast.models.networks import fill
 
 
-def test_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> Tensors:
-    """What testers are sent: the model, and the change that each client made to it."""
-    tensors = pack(model=model, buffers=buffers)
-    for update in updates:
-        tensors |= pack(**{f"delta/{update.client}": update.delta, f"changed/{update.client}": update.buffers})
-    return tensors
+@dataclass(frozen=True)
+class TestRequest:
+    """What testers are sent: a model, and either each client's change of it or the directions of all changes."""
+
+    __test__: ClassVar[bool] = False  # its name is no call for pytest
+
+    model: Tensors
+    buffers: Tensors
+    delta: Tensors = field(default_factory=dict)  # "client/name"
+    changed: Tensors = field(default_factory=dict)  # buffers, "client/name"
+    units: Tensors = field(default_factory=dict)  # updates at length one, stacked name by name
+    order: Tensor | None = None  # whose updates are stacked
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients whose updates it holds.
+
+        >>> TestRequest({}, {}, delta={"2/w": torch.ones(1), "0/w": torch.ones(1)}).clients
+        [0, 2]
+        """
+        if self.order is not None:
+            return [int(client) for client in self.order.tolist()]
+        return sorted({int(name.split("/")[0]) for name in self.delta})
 
 
-test_tensors.__test__ = False  # type: ignore[attr-defined]  # its name is no call for pytest
-
-
-def tested_in(tensors: Tensors, own: int) -> list[int]:
-    """The clients whose updates a question to testers holds, but for one's own.
-
-    >>> tested_in({"model/w": torch.ones(1), "delta/2/w": torch.ones(1), "delta/0/w": torch.ones(1)}, own=0)
-    [2]
-    """
-    if "order" in tensors:
-        found = [int(client) for client in tensors["order"].tolist()]
-    else:
-        found = sorted({int(name.split("/")[1]) for name in tensors if name.startswith("delta/")})
-    return [client for client in found if client != own]
+def ask_for_accuracies(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
+    """The model, and the change that each client made to it."""
+    delta = pack(**{str(update.client): update.delta for update in updates})
+    return TestRequest(model, buffers, delta, pack(**{str(update.client): update.buffers for update in updates}))
 
 
 @torch.inference_mode()
-def accuracies(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
+def accuracies(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:
     """The accuracy of each client's model, sent model + its delta, on the tester's samples: one batch for each.
 
     One model after the other: stacking their weights (vmap) turns convolutions into grouped ones, which are slower.
     """
-    sent, buffers = unpack(tensors, "model"), unpack(tensors, "buffers")
     inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
     found = {}
     model.eval()
     for client in clients:
-        delta = unpack(tensors, f"delta/{client}")
-        own = unpack(tensors, f"changed/{client}")
-        changed = {name: sent[name] + change for name, change in delta.items()}
-        fill(model, {**sent, **changed}, {**buffers, **own})
+        delta = unpack(asked.delta, str(client))
+        own = unpack(asked.changed, str(client))
+        changed = {name: asked.model[name] + change for name, change in delta.items()}
+        fill(model, {**asked.model, **changed}, {**asked.buffers, **own})
         found[str(client)] = float(right_or_wrong(model(*inputs), labels).mean())
     return found
 
@@ -68,18 +76,18 @@ def classes_of(labels: Tensor) -> Tensor:
     return labels if labels.dim() == 1 else labels.argmax(1)
 
 
-def help_tensors(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> Tensors:
-    """What witnesses are sent: the model, and each update at length one, stacked name by name in the clients' order."""
+def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
+    """The model, and each update at length one, stacked name by name in the clients' order."""
     lengths = torch.tensor([max(norm_of(update.delta), 1e-30) for update in updates])
     stacks = {
         name: torch.stack([update.delta[name] for update in updates]) / lengths.view(-1, *[1] * tensor.dim())
         for name, tensor in updates[0].delta.items()
     }
     order = torch.tensor([update.client for update in updates])
-    return {**pack(model=model, buffers=buffers, units=stacks), "order": order}
+    return TestRequest(model, buffers, units=stacks, order=order)
 
 
-def help_of(model: nn.Module, samples: Samples, tensors: Tensors, clients: Sequence[int]) -> dict[str, float]:
+def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:
     """How far each client's update helps the witness's samples at the sent model, from 0 (harm) to 1 (help).
 
         help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes of p(true class | held ones)
@@ -89,17 +97,17 @@ def help_of(model: nn.Module, samples: Samples, tensors: Tensors, clients: Seque
     samples cannot outweigh the rest, as they do in the cross-entropy. Classes that the witness does not hold are left
     out of p: it has no quarrel with a client that learns them.
     """
-    fill(model, unpack(tensors, "model"), unpack(tensors, "buffers"))
-    found = cosines(score_gradient(model, samples), tensors)
-    values = dict(zip(tensors["order"].tolist(), (0.5 + 0.5 * found).clamp(0, 1).tolist(), strict=True))
+    fill(model, asked.model, asked.buffers)
+    found = cosines(score_gradient(model, samples), asked)
+    values = dict(zip(asked.clients, (0.5 + 0.5 * found).clamp(0, 1).tolist(), strict=True))
     return {str(client): values[client] for client in clients}
 
 
-def cosines(gradient: Tensors, tensors: Tensors) -> Tensor:
-    """The cosine of a gradient with each update that was sent (see help_tensors); 0 for all if there is no gradient."""
+def cosines(gradient: Tensors, asked: TestRequest) -> Tensor:
+    """The cosine of a gradient with each update that was sent (see ask_for_help); 0 for all if there is no gradient."""
     length = norm_of(gradient)
-    inner = torch.zeros(len(tensors["order"]))
-    for name, stack in unpack(tensors, "units").items():
+    inner = torch.zeros(len(asked.clients))
+    for name, stack in asked.units.items():
         inner += stack.flatten(1) @ gradient[name].flatten()
     return inner / length if length > 0 else torch.zeros_like(inner)
 

@@ -21,7 +21,7 @@ from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import fill, weights_of
 from holdfast.trust.base import Hearing, Judgement, Trust
-from holdfast.trust.measures import accuracies, test_tensors
+from holdfast.trust.measures import accuracies, ask_for_accuracies
 from holdfast.trust.robust import aggregates as robust
 from holdfast.trust.robust.merging import judge_merged, judge_weighed, stacked
 
@@ -53,9 +53,9 @@ class ServerTest(Trust):
         own_samples("servertest", self.samples, context)
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
-        tensors = test_tensors(state.model, state.buffers, updates)
+        asked = ask_for_accuracies(state.model, state.buffers, updates)
         bench, own = hearing.context.bench, own_samples("servertest", self.samples, hearing.context)
-        found = accuracies(bench.model, own, tensors, [update.client for update in updates])
+        found = accuracies(bench.model, own, asked, [update.client for update in updates])
         scores = {int(client): accuracy for client, accuracy in found.items()}
         masses = [score**self.power for score in scores.values()]
         return dataclasses.replace(

@@ -10,7 +10,9 @@ import torch
 
 from holdfast.core.errors import brief
 from holdfast.core.randomness import rng
-from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, size
+from holdfast.core.types import Absent, Federation, Reply, size
+from holdfast.trust.measures import TestRequest
+from holdfast.trust.testing import TEST
 
 Manner = Literal["random", "rotating", "trusted"]
 BYTES = 4  # of one reported number
@@ -73,7 +75,7 @@ def _last_of_run(before: Sequence[int], clients: int) -> int:
 def ask_testers(
     federation: Federation,
     testers: Sequence[int],
-    tensors: Tensors,
+    asked: TestRequest,
     tested: Mapping[int, Sequence[int]],
     round: int,
     patches: bool = False,
@@ -82,12 +84,12 @@ def ask_testers(
 
     What they measure, and on how many samples, they know from the experiment: see Trust.testing.
     """
-    messages = [Message(tester, round, "test", tensors) for tester in testers]
+    messages = [TEST.message(tester, round, asked) for tester in testers]
+    bytes_down = sum(size(message.tensors) for message in messages)
     told: dict[int, dict[int, float]] = {}
     innocence: dict[int, dict[int, float]] = {}
-    notes, up, down = [], 0, 0
+    notes, up = [], 0
     for reply in federation.ask(messages):
-        down += size(tensors)
         if isinstance(reply, Absent):
             notes.append(f"tester {reply.client} is ignored: it {reply.reason}")
             continue
@@ -102,7 +104,7 @@ def ask_testers(
         told[reply.client] = values
         if cleared:
             innocence[reply.client] = cleared
-    return Reports(told, innocence, notes, up, down)
+    return Reports(told, innocence, notes, up, bytes_down)
 
 
 def read_report(reply: Reply, asked: Sequence[int], key: str = "accuracies") -> tuple[str, dict[int, float]]:

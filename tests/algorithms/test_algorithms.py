@@ -89,7 +89,7 @@ def test_feddyn() -> None:
     # Round 3, client 0 away, w = -3.46875:  delta (-16 + 12.46875 + 3.46875)/4 * 7/8 = -0.013671875
     #                     g_1 = 12.46875 + 0.041015625;  h = 3.328125 + 3 * 1/2 * 0.013671875 = 3.3486328125
     #                     w = -3.46875 - 0.013671875 - 1.1162109375 = -4.5986328125
-    bench = Bench(FedDyn(alpha=3.0), TARGETS, [1, 3], plain(0.125), away=((0, 2, 3),))
+    bench = Bench(FedDyn(alpha=3.0), TARGETS, [1, 3], plain(0.125), away=((0, 3, 4),))
     assert bench.play() == near(-2.5)
     assert (bench.memory(0), bench.memory(1), bench.server) == (near(-3.0), near(10.5), near(3.75))
     assert bench.weights == {0: 0.5, 1: 0.5}
@@ -119,7 +119,7 @@ def test_adabest() -> None:
     # Round 3, w = -10.71875:  deltas (8 - 2 + 10.71875)/2 = 8.359375 and (-16 + 7.65625 + 10.71875) * 7/8 = 2.078125
     #                     m_3 = -10.71875 + 5.21875 = -5.5;  w = -5.5 - (-8.8125 + 5.5)/2 = -3.84375
     #                     h_0 = -2/2 (two rounds ago) - 4.1796875;  h_1 = 7.65625/1 - 1.0390625
-    bench = Bench(AdaBest(mu=0.5, beta=0.5), TARGETS, [1, 3], plain(0.5), away=((0, 1, 2),))
+    bench = Bench(AdaBest(mu=0.5, beta=0.5), TARGETS, [1, 3], plain(0.5), away=((0, 2, 3),))
     assert bench.play() == -7.5
     assert (bench.memory(0), bench.memory(1), bench.server) == (-2.0, 7.0, -5.0)
     assert bench.play() == -10.71875
@@ -137,7 +137,7 @@ def test_scaffold() -> None:
     #                   w = -4 - 0.25
     # Round 3, client 1 away, w = -4.25:  p = 8 + 0.25 - 12 = -3.75, delta 0.25
     #                   c_0 = -12 + 0.25 - 0.5 = -12.25;  c = -0.25 + 1/2 * -0.25 = -0.375;  w = -4
-    bench = Bench(Scaffold(), TARGETS, [1, 2], plain(0.5), away=((1, 2, 3),))
+    bench = Bench(Scaffold(), TARGETS, [1, 2], plain(0.5), away=((1, 3, 4),))
     assert bench.play() == -4.0
     assert (bench.memory(0), bench.memory(1), bench.server) == (-8.0, 12.0, 2.0)
     assert bench.weights == {0: 0.5, 1: 0.5}

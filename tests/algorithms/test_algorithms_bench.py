@@ -23,7 +23,7 @@ def test_momentum_on_the_bench_is_that_of_the_textbook() -> None:
 
 def test_the_cosine_schedule_reaches_the_clients() -> None:
     # Half way through the run, the learning rate is half of 0.5: one step goes a quarter of the way.
-    bench = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5), away=((0, 0, 4),), schedule=Cosine())
+    bench = Bench(FedAvg(), targets=[8.0], samples=[1], learning=plain(0.5), away=((0, 1, 5),), schedule=Cosine())
     for _ in range(4):
         assert bench.play() == 0.0
     assert abs(bench.play() - 2.0) < 1e-6

@@ -119,7 +119,7 @@ class Stopped(Exception):
 
 
 def stop(record: Any) -> None:
-    if record.round == 1:
+    if record.round == 2:
         raise Stopped
 
 

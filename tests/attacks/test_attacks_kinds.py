@@ -200,7 +200,7 @@ def test_a_free_rider_that_looks_back_resumes_to_the_same_bits(every: int, tmp_p
     wanted = experiment(attack="freerider:previous", attackers=1, rounds=7, checkpoint_every=every)
 
     def stop(record: Record) -> None:
-        if record.round == 4:
+        if record.round == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

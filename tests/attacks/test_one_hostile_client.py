@@ -86,7 +86,7 @@ def test_testers_judge_with_the_new_running_statistics() -> None:
     assert all(float(tensors["2.running_mean"].abs().max()) > 0 for tensors in seen)  # at first they are 0
 
 
-FEDDIG = {"absence": {"name": "feddig", "settle": "always"}, "scenario": "sequential", "rounds": 6}
+FEDDIG = {"absence": "feddig", "scenario": "sequential", "rounds": 6}
 
 
 @pytest.mark.parametrize("far", [1.5, 100.0, 1e6])

@@ -125,15 +125,16 @@ def test_an_experiment_is_attacked_with_its_owners_records_before_it_is_run(tmp_
     assert states == {
         "digests": "protected",
         "updates": "open",
-        "training loss": "open",
-        "accuracies": "open",
-        "notes and errors": "open",
+        "metrics": "open",
+        "notes": "open",
+        "errors": "open",
+        "working time": "open",
         "number of records": "public",
         "taking part": "public",
     }
     text = page.read_text()
     assert "NO GUARANTEE. Protected: digests, together epsilon" in text
-    assert "Not protected: updates, training loss, accuracies, notes and errors; so epsilon of all that leaves" in text
+    assert "Not protected: updates, metrics, notes, errors, working time; so epsilon of all that leaves" in text
     assert text.count("<img") == 16
     assert "<script" not in text
     assert "never sent" in text
@@ -191,7 +192,12 @@ def test_an_experiment_with_protected_updates_alone_is_attacked_step_by_step(tmp
     assert (said["updates"]["rounds"], said["updates"]["steps"]) == (3, 4)
     assert said["audits"].keys() == {"updates"}
     assert 0.55 < said["membership_auc"] < 0.75  # at epsilon 2 the best test is right a little more often than not
-    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {"accuracies", "notes and errors"}
+    assert {c["name"] for c in said["channels"] if c["state"] == "open"} == {
+        "metrics",
+        "notes",
+        "errors",
+        "working time",
+    }
     text = page.read_text()
     assert "What updates promise" in text
     assert "What a digest promises" not in text
@@ -248,7 +254,7 @@ def test_text_and_page_say_the_same() -> None:
     findings = examine(subject, seeded(0), trials=40)
     assert as_json(findings)["verdict"] == "NO GUARANTEE"  # the attacks' noise was seeded
     text, page = as_text(findings), as_html(findings)
-    for word in ("replace one record", "Not covered", "fedtest", "entropy", "no guarantee (seeded for tests)"):
+    for word in ("replace one record", "Not covered", "tests others", "entropy", "no guarantee (seeded for tests)"):
         assert word in text
         assert word in page
     assert "a &lt;digest&gt;" in page
@@ -260,12 +266,30 @@ def test_text_and_page_say_the_same() -> None:
     [
         (lambda path: path / "nothing", "does not exist"),
         (lambda path: path, "is not a run"),
-        (lambda path: toml(path / "e.json", absence="none"), "no digests leave the clients"),
     ],
 )
 def test_what_cannot_be_reported_is_a_sentence(make: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=words):
         subject_of(make(tmp_path))
+
+
+def test_plain_fedavg_has_a_report_too(tmp_path: Path) -> None:
+    path = toml(tmp_path / "e.json", absence="none")
+    found = report(path)
+    assert found["verdict"] == "NO GUARANTEE"
+    assert found["epsilon_total"] == "infinite"
+    states = {channel["name"]: channel["state"] for channel in found["channels"]}
+    assert {"updates", "training loss", "metrics"} <= {name for name, state in states.items() if state == "open"}
+    text = as_text(examine(subject_of(path), system(), trials=40))
+    assert "In plain words" in text
+    assert "records have been reconstructed" in text
+    changed = report(path, "--set", "absence=feddig:mode=moments,epsilon=1", "--set", "model=features")
+    assert changed["epsilon_protected"] == pytest.approx(1, abs=1e-3)
+
+
+def test_one_epsilon_for_a_record_is_another_for_a_person(tmp_path: Path) -> None:
+    found = report(written(tmp_path / "a.digest", FedDig(mode="moments", epsilon=3.0)))
+    assert found["epsilon_person_with_5_records"] == pytest.approx(21.1, abs=0.2)
 
 
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:

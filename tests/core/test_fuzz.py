@@ -203,7 +203,7 @@ def test_idx(tmp_path: Path) -> None:
 
 
 def test_records(tmp_path: Path) -> None:
-    line = json.loads(json.dumps(record_to_json(judged(1, 0.5))))
+    line = json.loads(json.dumps(record_to_json(judged(2, 0.5))))
     assert record_from_json(line, 4)
     for chance in chances("records"):
         (tmp_path / "rounds.jsonl").write_bytes(damaged(json.dumps(changed(line, chance)).encode(), chance))

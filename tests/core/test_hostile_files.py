@@ -245,20 +245,21 @@ def test_an_odd_experiment_in_a_run_is_refused(half: Path, data: bytes) -> None:
         {"seconds": [1]},
         {"bytes_up": -1},
         {"round": 0.5},
+        {"round": 0},
         {"stranger": 1},
     ],
     ids=str,
 )
 def test_an_odd_line_of_rounds_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5), judged(1, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5), judged(2, 0.5)], finished=False)
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     lines[1] |= change
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [record.round for record in read_story(folder).records] == [0]
+    assert [record.round for record in read_story(folder).records] == [1]
 
 
 def test_words_in_rounds_are_shown_as_plain_text(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     line = json.loads((folder / "rounds.jsonl").read_text()) | {"notes": ["\x1b[2J" + "x" * 5000]}
     (folder / "rounds.jsonl").write_text(json.dumps(line) + "\n")
     [note] = Run.open(folder).records()[0].notes

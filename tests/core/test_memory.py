@@ -113,7 +113,7 @@ def test_no_algorithm_misses_a_memory_in_an_undisturbed_run(algorithm: str, tmp_
 
 def test_a_client_that_is_away_for_long_keeps_its_memory(tmp_path: Path) -> None:
     """However many rounds the others play: all that counts is the last round in which it was accepted."""
-    away = {"name": "intervals", "away": [[1, 1, 9]]}
+    away = {"name": "intervals", "away": [[1, 2, 10]]}
     wanted = experiment(algorithm="scaffold", rounds=11, scenario=away)
     history = run(wanted, tmp_path / "out")
     assert_same_run(history, run(wanted))

@@ -172,7 +172,6 @@ def test_hazards_are_protected_by_dp_sgd() -> None:
         (Survival(), torch.tensor([[1.0, 2.0]]), "an event is 0"),
         (Survival(), torch.tensor([[1.0, 0.0]]), "there is no event among its 1 samples"),
     ],
-    ids=str,
 )
 def test_targets_that_are_none_are_refused(kind: Kind, rows: Tensor, words: str) -> None:
     with pytest.raises(HoldfastError, match=words):

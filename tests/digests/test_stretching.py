@@ -111,7 +111,7 @@ def test_what_stands_in_is_as_wide_as_the_records_also_under_noise(options: FedD
         return sum(float(rows[classes == c].T.cov().trace()) for c in range(4))
 
     [found] = samples_of(options, method(options), {0: sealed}, 0, [0])
-    [raw] = samples_of(replace(options, stretch=False), method(options), {0: sealed}, 0, [0])
+    [raw] = samples_of(replace(options, printed=True), method(options), {0: sealed}, 0, [0])
     own = spread(features, labels)
     assert spread(found.features, found.labels.argmax(1)) == pytest.approx(own, rel=0.15)
     assert abs(spread(raw.features, raw.labels.argmax(1)) - own) > 0.3 * own

@@ -77,7 +77,7 @@ def test_a_client_that_raises_is_absent_with_client_round_and_job(workers: int, 
         assert record.absent[2] == f"failed in job 'train' of round {round + 1}: {SENTENCES['internal']}"
         assert sorted(record.weights) == [0, 1, 3]
         assert sorted(record.by_client) == [0, 1, 2, 3]  # it can still be asked to test
-    reference = run(experiment(scenario={"name": "intervals", "away": [[2, 0, 2]]}, rounds=2))
+    reference = run(experiment(scenario={"name": "intervals", "away": [[2, 1, 3]]}, rounds=2))
     assert same_bits(history, reference)
 
 
@@ -99,10 +99,10 @@ def test_a_killed_worker_is_replaced_and_its_clients_return(
     absent = history.records[1].absent
     assert set(absent) == {2}  # its worker had 0 and 2; 0 had answered before
     assert absent[2] == f"its worker process died (signal {signal.SIGKILL.value})"
-    assert [dict(record.absent) for record in history.records if record.round != 1] == [{}, {}, {}]
+    assert [dict(record.absent) for record in history.records if record.round != 2] == [{}, {}, {}]
     assert all(record.notes == [] for record in history.records)
     assert "A new worker takes its place" in caplog.text
-    away = {"name": "intervals", "away": [[2, 1, 2]]}
+    away = {"name": "intervals", "away": [[2, 2, 3]]}
     assert same_bits(history, run(experiment(algorithm=algorithm, scenario=away)))
 
 
@@ -111,7 +111,7 @@ def test_without_a_folder_a_killed_worker_loses_memories_and_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wanted = experiment(task="engine_helpers:killed", algorithm="scaffold", workers=4, rounds=3)
-    history = run(wanted, watch=lambda record: Path("kill-now").touch() if record.round == 0 else None)
+    history = run(wanted, watch=lambda record: Path("kill-now").touch() if record.round == 1 else None)
     assert set(history.records[1].absent) == {2}
     assert history.records[2].notes == [f"client 2: {SENTENCES['memory-lost']}"]
 
@@ -127,7 +127,7 @@ def test_a_client_that_hangs_is_absent_when_patience_ends_and_its_neighbours_are
     absent = "no answer within 5 s: its process was ended"
     assert [dict(record.absent) for record in history.records] == [{1: absent}, {}, {}]
     assert absent in caplog.text
-    away = {"name": "intervals", "away": [[1, 0, 1]]}
+    away = {"name": "intervals", "away": [[1, 1, 2]]}
     assert same_bits(history, run(experiment(algorithm="scaffold", scenario=away, rounds=3)))
 
 
@@ -165,7 +165,10 @@ def test_a_worker_that_cannot_load_is_one_sentence_and_leaves_no_other_behind(
     started = []
     start = Embedded._start
     monkeypatch.setattr(Embedded, "_start", lambda self, ids: started.append(start(self, ids)) or started[-1])
-    with pytest.raises(HoldfastError, match=r"could not load its clients: RuntimeError: not in a worker"):
+    with pytest.raises(
+        HoldfastError,
+        match=r"could not load its clients: .* RuntimeError: not in a worker",
+    ):
         run(experiment(task="engine_helpers:not_in_workers", workers=3))
     assert len(started) == 3
     assert not any(worker.process.is_alive() for worker in started)

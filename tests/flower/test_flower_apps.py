@@ -42,7 +42,7 @@ def test_flower_takes_the_app_as_it_is(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_app_loads_and_carries_the_same_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = experiment(algorithm={"name": "fedprox", "mu": 0.5}, scenario={"name": "intervals", "away": [[1, 0, 2]]})
+    wanted = experiment(algorithm={"name": "fedprox", "mu": 0.5}, scenario={"name": "intervals", "away": [[1, 1, 3]]})
     app = write_app(tmp_path / "same", wanted)
     assert fingerprint_of(load(app / "app_same" / "experiment.toml")) == fingerprint_of(wanted)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))

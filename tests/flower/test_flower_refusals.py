@@ -56,8 +56,8 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
         ("train", {"scalars": {"notes": 5}}, "its notes are not"),
         ("train", {"scalars": {"notes": ["x" * 3000]}}, "its notes are not"),
         ("train", {"scalars": {"loss": "low"}}, "its loss is 'low', not a number"),
-        ("evaluate", {"scalars": {}}, "its metrics are None, not sums by name"),
-        ("evaluate", {"scalars": {"metrics": math.nan}}, "its metrics are nan, not sums by name"),
+        ("evaluate", {"scalars": {}}, "it lacks `metrics`"),
+        ("evaluate", {"scalars": {"metrics": math.nan}}, "`metrics` is nan, not a table"),
     ],
 )
 def test_words_that_the_moderator_reads_must_be_what_they_are_read_as(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from engine_helpers import GENEROUS, environment, marked
+from typer.testing import CliRunner
 
+from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import HEART_FILE
 from holdfast.data.tables.schema import read_schema
@@ -125,6 +130,38 @@ def test_the_app_carries_the_schema_and_no_data(study: Path) -> None:
 
 def test_a_sites_file_may_name_it_otherwise(study: Path) -> None:
     assert len(own_samples(SCHEMA, study / "tables" / "3.csv")) == 200
+
+
+def site_check(study: Path, *more: str) -> Result:
+    table = str(study / "tables" / "2.csv")
+    words = ["site", "check", "switzerland", str(study / "study.toml"), "--table", table, *more]
+    return CliRunner().invoke(app, words)
+
+
+def test_a_dry_run_says_what_would_leave(study: Path) -> None:
+    said = site_check(study, "--policy", str(study / "policy.toml"))
+    assert said.exit_code == 0, said.output
+    for line in ("123 records fit heart, version 1", "the change of the model's weights, without noise", "can join"):
+        assert line in said.output
+    assert not list(study.rglob("book.jsonl"))  # nothing was entered anywhere
+
+
+def test_a_dry_run_says_what_is_wrong(study: Path) -> None:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        said = site_check(study, "--superlink", f"127.0.0.1:{probe.getsockname()[1]}")
+    assert said.exit_code == 1
+    assert "does not answer" in said.output
+    assert "at an evaluation nothing: 'evaluate' uses 12 records, fewer than min_records = 50" in said.output
+    (study / "policy.toml").write_text('experiments = ["0123"]\n')
+    said = site_check(study, "--policy", str(study / "policy.toml"))
+    assert said.exit_code == 1
+    assert "the site's policy does not allow experiment" in said.output
+    table = study / "tables" / "2.csv"
+    table.write_text(table.read_text().replace("hospital", "clinic").replace("chol", "cholesterol"))
+    said = site_check(study)
+    assert said.exit_code == 1
+    assert "has no column 'chol'" in said.output
 
 
 def test_over_real_processes(study: Path, marker: str) -> None:

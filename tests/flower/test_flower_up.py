@@ -52,6 +52,6 @@ def test_interrupted_it_leaves_nothing_behind_and_once_more_it_goes_on(tmp_path:
     assert second.returncode == 3, said  # as `holdfast run` would: two rounds taught this model nothing
     assert "Failed: the final model is no better than guessing" in said
     assert "Everything is down again" in said
-    assert [record.round for record in Run.open(tmp_path / "try" / "run").records()] == [0, 1]
+    assert [record.round for record in Run.open(tmp_path / "try" / "run").records()] == [1, 2]
     assert not marked(marker)
     assert not listens(port_of(tmp_path))

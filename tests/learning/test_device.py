@@ -77,7 +77,7 @@ def same(one: tuple[dict[str, torch.Tensor], ...], other: tuple[dict[str, torch.
     [
         {"algorithm": "scaffold", "model": CNN, "clip_norm": 1.0},
         {"algorithm": "feddyn", "optimizer": {"name": "adam", "keep": True}, "model": "test_device:network"},
-        {"absence": {"name": "feddig", "teach": 0.3, "settle": "always"}, "scenario": "sequential",
+        {"absence": "feddig", "scenario": "sequential",
          "model": {"name": "full", "width": 4, "hidden": 8}, "encoder": "random"},
         {"trust": "fedtest"},
         {"trust": "jury:patches=1", "model": CNN},

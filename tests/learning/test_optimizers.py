@@ -185,7 +185,9 @@ def test_what_is_kept_goes_on_and_an_update_that_did_not_count_leaves_no_trace()
 
     def ask(round: int, accepted: int) -> dict[str, torch.Tensor]:
         tensors = pack(model=start.model, buffers=start.buffers)
-        [reply] = federation.ask([Message(0, round, "train", tensors, {"accepted": accepted, "lr": 0.01})])
+        [reply] = federation.ask(
+            [Message(0, round, "train", tensors, {"accepted": accepted, "lr": 0.01, "digest": False})]
+        )
         return copy.deepcopy(reply.tensors)  # type: ignore[union-attr]
 
     def found(round: int) -> int:

@@ -87,7 +87,7 @@ def test_reddis_algorithm_2_in_plain_numbers(name: str) -> None:
 
 
 def test_without_updates_nothing_changes_and_a_diverged_round_does_not_count() -> None:
-    played = bench(Momentum(beta=0.5), away=((0, 1, 2), (1, 1, 2)))
+    played = bench(Momentum(beta=0.5), away=((0, 2, 3), (1, 2, 3)))
     played.play()
     before = played.state
     assert played.play() == 6.0
@@ -149,7 +149,7 @@ def test_the_same_bits_with_workers_and_after_a_resume(name: str, tmp_path: Path
 def test_the_digests_step_comes_after_it() -> None:
     from feddig_helpers import experiment as with_digests
 
-    keys = {"scenario": {"name": "intervals", "away": [[1, 1, 3]]}, "rounds": 3, "server_optimizer": "adam"}
+    keys = {"scenario": {"name": "intervals", "away": [[1, 2, 4]]}, "rounds": 3, "server_optimizer": "adam"}
     history = run(with_digests(**keys))
     assert [record.stand_ins for record in history.records] == [[], [1], [1]]
     assert history.state is not None

@@ -110,7 +110,7 @@ def test_with_feddig_its_stand_ins_train_on_guidance() -> None:
         "partition": "iid",
         "clients": 2,
         "rounds": 3,
-        "scenario": {"name": "intervals", "away": [[1, 1, 3]]},
+        "scenario": {"name": "intervals", "away": [[1, 2, 4]]},
         "model": "full:image=mobilenetv2,width=0.1,hidden=8",
         "encoder": "mobilenetv2:random",
         "absence": "feddig:spd=3,strategy=across",

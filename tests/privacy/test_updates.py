@@ -147,7 +147,7 @@ def guarded(
 
 def ask(owner: Client, round: int, shift: float = 0.0, **scalars: object) -> Message:
     sent = {name: weight + shift for name, weight in weights_of(nn.Linear(9, 4)).items()}
-    return Message(owner.id, round, "train", pack(model=sent), {"accepted": -1, "lr": 0.1, **scalars})
+    return Message(owner.id, round, "train", pack(model=sent), {"accepted": -1, "lr": 0.1, "digest": False, **scalars})
 
 
 def entries(folder: Path) -> list[str]:
@@ -283,7 +283,7 @@ def test_batches_and_dropout_are_nobodys_to_foresee(monkeypatch: pytest.MonkeyPa
         model = nn.Sequential(nn.Linear(9, 8), nn.Dropout(0.5), nn.Linear(8, 4))
         owner = replace(guarded(), model=model, learning=Learning(batch_size=batch_size))
         sent = {name: torch.ones_like(weight) for name, weight in weights_of(model).items()}
-        message = Message(0, 0, "train", pack(model=sent), {"accepted": -1, "lr": 0.1})
+        message = Message(0, 0, "train", pack(model=sent), {"accepted": -1, "lr": 0.1, "digest": False})
         deltas.append(perform(owner, message).tensors["delta/2.weight"])
     assert not torch.equal(deltas[0], deltas[1])
     assert not torch.equal(deltas[2], deltas[3])

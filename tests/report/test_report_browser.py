@@ -33,7 +33,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             keys = {"absence": absence, "seed": seed}
             gone = leaving(plan, 0.82 + 0.02 * seed, after, absence == "feddig")
             make_run(folder / f"gone-{absence}-{seed}", gone, scenario="sequential", **keys)
-            make_run(folder / f"there-{absence}-{seed}", [judged(t, 0.85) for t in range(12)], **keys)
+            make_run(folder / f"there-{absence}-{seed}", [judged(t, 0.85) for t in range(1, 13)], **keys)
     save_report([folder], folder / "page.html")
     return folder / "page.html"
 
@@ -179,7 +179,7 @@ def test_words_stand_out_from_their_ground(driver: Any, compared: Path, dark: bo
 
 def test_texts_of_a_run_never_become_code(driver: Any, tmp_path: Path) -> None:
     evil = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
-    run = make_run(tmp_path / "run", [judged(t, 0.5, notes=[evil], suspects={1: evil}) for t in range(3)])
+    run = make_run(tmp_path / "run", [judged(t, 0.5, notes=[evil], suspects={1: evil}) for t in range(1, 4)])
     save_report([run], tmp_path / "page.html")
     open_page(driver, tmp_path / "page.html")
     assert evil in texts(driver, "#notes td.wide")
@@ -188,7 +188,7 @@ def test_texts_of_a_run_never_become_code(driver: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_without_any_test_or_round_is_shown(driver: Any, tmp_path: Path) -> None:
-    make_run(tmp_path / "untested", [record(t) for t in range(2)], finished=False)
+    make_run(tmp_path / "untested", [record(t) for t in range(1, 3)], finished=False)
     make_run(tmp_path / "empty", [], finished=False, seed=1)
     save_report([tmp_path], tmp_path / "page.html")
     open_page(driver, tmp_path / "page.html")

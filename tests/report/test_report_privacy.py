@@ -25,7 +25,7 @@ from holdfast.runs.experiment import from_table
 
 
 def test_digests_tell_what_they_are(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", [judged(0, 0.5)])
+    run = make_run(tmp_path / "a", [judged(1, 0.5)])
     (run / "digests").mkdir()
     digest = make_digest(torch.rand(9, 4), torch.arange(9) % 3, 3, generator=torch.Generator(), spd=2)
     for name in ("0001-000001", "0001-000005"):
@@ -39,7 +39,7 @@ def test_digests_tell_what_they_are(tmp_path: Path) -> None:
 
 def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
     story = read_story(
-        make_run(tmp_path / "a", [judged(0, 0.5)], absence={"name": "feddig", "epsilon": 0.005}, encoder="autoencoder")
+        make_run(tmp_path / "a", [judged(1, 0.5)], absence={"name": "feddig", "epsilon": 0.005}, encoder="autoencoder")
     )
     assert privacy_words(story)[0] == UPDATES
     assert "over all that left epsilon is infinite" in privacy_words(story)[-1]
@@ -56,7 +56,7 @@ def test_the_privacy_box_tells_the_truth(tmp_path: Path) -> None:
 
 def test_the_privacy_box_of_moments(tmp_path: Path) -> None:
     keys = {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}}
-    story = read_story(make_run(tmp_path / "a", [judged(0, 0.5)], **keys))
+    story = read_story(make_run(tmp_path / "a", [judged(1, 0.5)], **keys))
     moments = {"client": 0, "mode": "moments and noise", "feature_shape": [64], "releases": 1}
     words = privacy_words(dataclasses.replace(story, digests=[moments]))
     assert re.match(r"Each digest: \(3, 1e-05\)-differential privacy: replace one record", words[1])

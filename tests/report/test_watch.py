@@ -48,14 +48,14 @@ def events(address: str, most: int) -> list[tuple[str, str]]:
 
 
 def test_a_new_round_is_pushed_and_the_end_is_told(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.25)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.25)], finished=False)
     seen: list[tuple[str, str]] = []
     with serve(folder, open_browser=False) as address:
         listener = threading.Thread(target=lambda: seen.extend(events(address, 99)))
         listener.start()
         wait_for(lambda: len(seen) == 0 and Folder(folder).mark())
         time.sleep(0.5)
-        append_line(folder / "rounds.jsonl", record_to_json(judged(1, 0.75)))
+        append_line(folder / "rounds.jsonl", record_to_json(judged(2, 0.75)))
         time.sleep(0.7)
     listener.join(5)
     assert [kind for kind, _ in seen] == ["payload", "payload", "end"]
@@ -70,21 +70,21 @@ def wait_for(condition: Any, seconds: float = 20.0) -> None:
 
 
 def test_a_finished_run_ends_its_stream(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)])
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)])
     with serve(folder, open_browser=False) as address:
         assert [kind for kind, _ in events(address, 99)] == ["payload", "end"]
     wait_until_finished(folder)  # returns
 
 
 def test_a_comparison_ends_with_its_results(tmp_path: Path) -> None:
-    make_run(tmp_path / "one", [judged(0, 0.5)])
+    make_run(tmp_path / "one", [judged(1, 0.5)])
     assert not Folder(tmp_path).finished()
     (tmp_path / "results.json").write_text("{}")
     assert Folder(tmp_path).finished()
 
 
 def test_a_run_whose_process_is_gone_has_stopped(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     rounds = folder / "rounds.jsonl"
     assert not has_stopped(folder), "a round has just come"
     os.utime(rounds, (0, 0))
@@ -97,7 +97,7 @@ def test_a_run_whose_process_is_gone_has_stopped(tmp_path: Path) -> None:
 
 
 def test_the_watch_command_ends_with_the_run(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     app = typer.Typer()
     app.command()(watch)
     threading.Timer(0.8, lambda: (folder / "model.safetensors").write_bytes(b"")).start()
@@ -117,7 +117,7 @@ def test_the_page_comes_before_the_run_begins(tmp_path: Path) -> None:
 
 
 def test_only_this_machine_and_only_the_page(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     with serve(folder, open_browser=False) as address:
         assert address.startswith("http://127.0.0.1:")
         for path in ("experiment.json", "../run/experiment.json", "events/"):
@@ -138,7 +138,7 @@ def test_only_this_machine_and_only_the_page(tmp_path: Path) -> None:
 def test_connections_are_few_and_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.report.watch.MOST", 3)
     monkeypatch.setattr("holdfast.report.watch.Handler.timeout", 1.0)
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     with serve(folder, open_browser=False) as address, ExitStack() as stack:
         port = int(address.rstrip("/").rsplit(":", 1)[1])
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(4)]
@@ -152,7 +152,7 @@ def test_connections_are_few_and_not_kept_for_ever(tmp_path: Path, monkeypatch: 
 
 
 def test_a_damaged_folder_is_said_not_hidden(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", [judged(0, 0.5)], finished=False)
+    folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     (folder / "experiment.json").write_text("{}")
     with serve(folder, open_browser=False) as address:
         kind, text = events(address, 1)[0]

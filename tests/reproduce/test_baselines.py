@@ -97,7 +97,7 @@ def test_without_digests_there_is_a_sentence() -> None:
 def test_lda_from_the_digests_of_a_run() -> None:
     history = run(experiment(rounds=1, model="full:width=4,hidden=8"))  # the features are the last of two inputs
     assert lda_accuracy(history) > 0.9
-    away = run(experiment(rounds=2, scenario={"name": "intervals", "away": [[0, 0, 2]]}))
+    away = run(experiment(rounds=2, scenario={"name": "intervals", "away": [[0, 1, 3]]}))
     assert lda_accuracy(away) <= 0.75, "the class of a client that never came cannot be known"
 
 

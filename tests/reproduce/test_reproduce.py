@@ -202,7 +202,7 @@ def record(round: int, bytes_up: int, seconds: float) -> Record:
 
 def test_costs_by_hand() -> None:
     """Two clients; round 0 carries the digests (3,000 bytes more) and is not timed."""
-    history = History(Experiment(clients=2), [record(0, 11_000, 50.0), record(1, 8_000, 1.0), record(2, 8_000, 2.0)])
+    history = History(Experiment(clients=2), [record(1, 11_000, 50.0), record(2, 8_000, 1.0), record(3, 8_000, 2.0)])
     costs = costs_of(history)
     assert costs[paper.SIZE] == pytest.approx(0.004)
     assert costs[paper.SECONDS] == pytest.approx(1.5)
@@ -229,7 +229,7 @@ def test_what_is_said_of_the_numbers() -> None:
 
 def test_a_cell_has_the_papers_number_of_its_row() -> None:
     wanted = reproduction("feddig-table1", "small")
-    history = History(Experiment(), [record(0, 0, 1.0)])
+    history = History(Experiment(), [record(1, 0, 1.0)])
     object.__setattr__(history.records[0], "metrics", {"accuracy": 0.5})
     place = ("FedDig as printed", "sequential")
     [cell] = cells_of(wanted, {place: [history]}, {})

@@ -83,12 +83,20 @@ def test_a_bootstrap_interval_is_about_two_deviations_wide() -> None:
     assert interval_of(Accuracy(), output[:0], labels[:0], torch.Generator()) is None
 
 
+def test_the_interval_of_many_samples_is_as_wide_as_it_should_be() -> None:
+    generator = torch.Generator().manual_seed(0)
+    output, labels = torch.eye(2)[(torch.rand(20_000, generator=generator) < 0.3).long()], torch.zeros(20_000).long()
+    low, high = interval_of(Accuracy(), output, labels, torch.Generator().manual_seed(1)) or (0, 0)
+    assert high - low == pytest.approx(2 * 1.96 * (0.3 * 0.7 / 20_000) ** 0.5, rel=0.2)
+    assert low < 0.7 < high
+
+
 # A run
 
 
 def test_a_run_tells_sites_with_their_samples_and_those_who_left_apart(tmp_path: Path) -> None:
     keys = {"scenario": "forever:2", "metrics": ["auroc", "accuracy", "sensitivity", "specificity"], "lr": 0.2}
-    keys["scenario"] = {"name": "intervals", "away": [[1, 2, 9], [2, 3, 9]]}
+    keys["scenario"] = {"name": "intervals", "away": [[1, 3, 10], [2, 4, 10]]}
     history = holdfast.run(wanted("classes", rounds=4, **keys), tmp_path / "run")
     first, last = history.records[0], history.records[-1]
     plan = make_plan(history.experiment)
@@ -151,7 +159,7 @@ def test_a_client_that_claims_many_samples_counts_for_its_own() -> None:
         model = plan.model()
         return Liar({id: plan.client(id, model, folder) for id in range(3)}, folder)
 
-    away = {"name": "intervals", "away": [[0, 0, 9], [1, 0, 9]]}
+    away = {"name": "intervals", "away": [[0, 1, 10], [1, 1, 10]]}
     [record] = holdfast.run(wanted("classes", rounds=1, scenario=away), engine=engine).records
     assert max(record.client_samples.values()) < 1000
     assert record.absent_metrics["accuracy"] < 0.99

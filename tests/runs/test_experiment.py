@@ -219,7 +219,7 @@ def test_an_option_changed_on_the_usual_choice() -> None:
             "holdfast.algorithms.fedprox:FedProx+holdfast.absence.feddig:FedDig",
             {"algorithm": "holdfast.algorithms.fedprox:FedProx", "absence": "holdfast.absence.feddig:FedDig"},
         ),
-        ("scaffold+feddig-recommended", {"algorithm": "scaffold", **PRESETS["feddig-recommended"]}),
+        ("scaffold+feddig-paper", {"algorithm": "scaffold", **PRESETS["feddig-paper"]}),
     ],
 )
 def test_methods(text: str, chosen: dict[str, str]) -> None:

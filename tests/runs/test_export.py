@@ -113,7 +113,7 @@ def test_samples_of_another_shape_are_refused(linear: Path) -> None:
 
 
 def test_what_is_no_model_is_refused(linear: Path, tmp_path: Path) -> None:
-    unfinished = make_run(tmp_path / "going", [judged(0, 0.5)], finished=False)
+    unfinished = make_run(tmp_path / "going", [judged(1, 0.5)], finished=False)
     (tmp_path / "torn.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
     (tmp_path / "torn2.safetensors").write_bytes((linear / "model.safetensors").read_bytes()[:-9])
     safetensors.torch.save_file({"w": torch.zeros(1)}, tmp_path / "other.safetensors")
@@ -189,20 +189,20 @@ def test_a_package_that_is_missing_is_named() -> None:
 
 
 def test_every_number_of_a_round_has_a_name() -> None:
-    one = judged(0, 0.5, scores={1: 2.0}, absent={0: "away"}, class_accuracy=[0.5, None, 1.0])
+    one = judged(1, 0.5, scores={1: 2.0}, absent={0: "away"}, class_accuracy=[0.5, None, 1.0])
     found = dict(scalars(one, ["zero", "one"]))
     assert found["class_accuracy/zero"] == 0.5
     assert found["class_accuracy/2"] == 1.0
     assert "class_accuracy/one" not in found
     assert (found["scores/1"], found["weights/1"], found["clients/absent"]) == (2.0, 0.75, 1.0)
-    assert "accuracy" not in dict(scalars(record(0, loss=None), []))
+    assert "accuracy" not in dict(scalars(record(1, loss=None), []))
 
 
 def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    story = read_story(make_run(tmp_path / "mine", [judged(0, 0.25), judged(1, 0.75)]))
+    story = read_story(make_run(tmp_path / "mine", [judged(1, 0.25), judged(2, 0.75)]))
     write_tensorboard(story, tmp_path / "events")
     events = EventAccumulator(str(tmp_path / "events" / "mine"))
     events.Reload()
@@ -219,7 +219,7 @@ def test_mlflow_takes_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from mlflow.tracking import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    story = read_story(make_run(tmp_path / "mine", [judged(0, 0.25), judged(1, 0.75)], lr=0.5))
+    story = read_story(make_run(tmp_path / "mine", [judged(1, 0.25), judged(2, 0.75)], lr=0.5))
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     id = write_mlflow(story, uri)
     client = MlflowClient(tracking_uri=uri)

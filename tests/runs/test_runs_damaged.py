@@ -166,7 +166,7 @@ def test_a_damaged_line_of_a_round_is_named(stopped: Path, reference: History) -
     lines[1] = lines[1].replace('"absent"', '"absurd"')
     path.write_text("\n".join(lines) + "\n")
     history = resume(stopped)
-    assert [record.round for record in history.records] == [0, 2, 3, 4]
+    assert [record.round for record in history.records] == [1, 3, 4, 5]
     assert notes(history) == "rounds.jsonl is damaged: what it said of round 2 is lost."
     assert history.accuracy == [a for round, a in enumerate(reference.accuracy) if round != 1]
 
@@ -329,7 +329,7 @@ def test_a_lost_digest_is_asked_for_again_and_costs_no_round(tmp_path: Path) -> 
 
     def stop_after_three(record: Record) -> None:
         seen.append(record.round)
-        if record.round == 2:
+        if record.round == 3:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -337,7 +337,7 @@ def test_a_lost_digest_is_asked_for_again_and_costs_no_round(tmp_path: Path) -> 
     (lost,) = (tmp_path / "out" / "digests").glob("0001-*")
     lost.unlink()
     history = resume(tmp_path / "out", watch=lambda record: seen.append(record.round))
-    assert seen == [0, 1, 2, 3, 4, 5]
+    assert seen == [1, 2, 3, 4, 5, 6]
     assert history.state is not None
     assert sorted(history.state.digests) == list(range(wanted.clients))
     assert any("until client 1 has sent it again" in note for note in history.records[3].notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Message, Reply
+from holdfast.runs.experiment import from_changes, from_table
 from holdfast.scenarios import (
     SCENARIOS,
     Dropout,
@@ -44,7 +46,7 @@ def test_four_clients_in_twenty_four_rounds() -> None:
     assert table(Temporary(), FOUR) == [[]] * 4 + [[1]] * 4 + [[]] * 16
     assert table(Forever(), FOUR) == [[]] * 4 + [[1]] * 20
     assert table(Group(), FOUR) == [[2, 3]] * 8 + [[0, 1]] * 16
-    assert table(Intervals(((0, 2, 5), (3, 4, 6))), FOUR) == [[]] * 2 + [[0]] * 2 + [[0, 3], [3]] + [[]] * 18
+    assert table(Intervals(((0, 3, 6), (3, 5, 7))), FOUR) == [[]] * 2 + [[0]] * 2 + [[0, 3], [3]] + [[]] * 18
 
 
 @pytest.mark.parametrize(
@@ -121,9 +123,9 @@ def test_dropout_s_rate_is_a_probability(p: float) -> None:
         Dropout(p)
 
 
-@pytest.mark.parametrize("away", [((-1, 0, 1),), ((0, -1, 1),), ((0, 3, 3),), ((0, 3, 2),)])
+@pytest.mark.parametrize("away", [((-1, 1, 2),), ((0, 0, 1),), ((0, 3, 3),), ((0, 3, 2),)])
 def test_impossible_intervals_are_refused(away: tuple[tuple[int, int, int], ...]) -> None:
-    with pytest.raises(ValueError, match="is not a client, a first round and a later round"):
+    with pytest.raises(ValueError, match="is not a client, the first round away"):
         Intervals(away)
 
 
@@ -135,6 +137,13 @@ def test_scenarios_by_name_and_by_import_path() -> None:
     assert choose(SCENARIOS, chosen, "scenario") == Intervals(((1, 2, 4),))
 
 
+@pytest.mark.parametrize("spec", ["intervals:away=[[3,5,99], [0,1,2]]", "intervals:[[3, 5, 99],[0,1,2]]"])
+def test_intervals_on_the_command_line_are_a_list_as_in_a_file(spec: str) -> None:
+    assert choose(SCENARIOS, Choice.parse(spec, "scenario"), "scenario") == Intervals(((3, 5, 99), (0, 1, 2)))
+    experiment = from_changes([f"scenario={spec}"])
+    assert from_table(json.loads(json.dumps(experiment.as_json()))) == experiment
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -144,6 +153,10 @@ def test_scenarios_by_name_and_by_import_path() -> None:
         ({"name": "intervals", "away": [3]}, "scenario.away[0]: expected a list, got 3."),
         ({"name": "intervals", "away": [[1, 2]]}, "scenario.away[0]: expected 3 values, got 2."),
         ({"name": "intervals", "away": [[1, 4, 2]]}, "[1, 4, 2] is not a client"),
+        ("intervals:away=[[1,2,3]", "scenario.away: expected a list such as [1, 2], got '[[1,2,3]'."),
+        ("intervals:away=[[1,2,x]]", "scenario.away: expected a list such as [1, 2], got '[[1,2,x]]'."),
+        ("intervals:away=[[1,2,1.5]]", "scenario.away[0][2]: expected a whole number, got 1.5."),
+        ("intervals:away=[[1,2,3]]\nlr = 3", "scenario.away: expected a list such as [1, 2]"),
         ("dropout:2", "p must be a probability, got 2.0."),
         ("sequential:3", "scenario: 'sequential' takes no option, got '3'."),
         ("no.such.module:away", "scenario: cannot import 'no.such.module'"),
@@ -177,7 +190,7 @@ class Echo:
 
 def test_staged_keeps_the_order_and_does_not_ask_those_away() -> None:
     echo = Echo()
-    staged = Staged(echo, Intervals(((1, 0, 1),)), Stage(4, [1, 1, 1], 0), "intervals")
+    staged = Staged(echo, Intervals(((1, 1, 2),)), Stage(4, [1, 1, 1], 0), "intervals")
     messages = [Message(c, 0, job) for job in ("train", "test", "evaluate") for c in (2, 1, 0)]
     replies = staged.ask(messages)
     assert [reply.client for reply in replies] == [2, 1, 0] * 3

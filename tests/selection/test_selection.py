@@ -84,13 +84,13 @@ def test_everybody_is_asked_as_before_and_the_record_says_so() -> None:
 
 
 def test_selection_draws_first_then_absence_so_the_unasked_have_no_stand_in() -> None:
-    away = {"name": "intervals", "away": [[0, 3, 9], [1, 3, 9]]}
+    away = {"name": "intervals", "away": [[0, 4, 10], [1, 4, 10]]}
     history = run(with_digests(scenario=away, rounds=9, selection="uniform:2"))
     left_digests: set[int] = set()
     for record in history.records:
         asked = set(record.asked or ())
         assert set(record.absent) <= asked
-        assert set(record.stand_ins) == asked & {0, 1} & left_digests if record.round >= 3 else not record.stand_ins
+        assert set(record.stand_ins) == asked & {0, 1} & left_digests if record.round > 3 else not record.stand_ins
         left_digests |= asked - set(record.absent)  # each leaves its digest when it is first asked
     assert any(record.stand_ins for record in history.records)
     assert any({0, 1} - set(record.asked or ()) for record in history.records[3:])
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_one_sentence_before_round_1(selection: str, says: 
 
 def test_reports_say_not_asked_and_never_away(tmp_path: Path) -> None:
     away = {1: "away (x)"}
-    records = [judged(0, 0.5, asked=[0]), judged(1, 0.5, asked=[1], absent=away), judged(2, 0.5, asked=[0])]
+    records = [judged(1, 0.5, asked=[0]), judged(2, 0.5, asked=[1], absent=away), judged(3, 0.5, asked=[0])]
     story = read_story(make_run(tmp_path / "run", records, clients=2, rounds=3))
     assert run_payload(story, "x")["presence"] == ["pnp", "nan"]
     assert absence_in_words([story]) == "when 1 of 2 clients left"  # it was away when it was last asked
@@ -174,7 +174,7 @@ def test_reports_say_not_asked_and_never_away(tmp_path: Path) -> None:
 
 
 def test_a_record_round_trips_and_one_of_old_means_everyone() -> None:
-    record = judged(0, 0.5, asked=[1], client_seconds={1: 0.25})
+    record = judged(1, 0.5, asked=[1], client_seconds={1: 0.25})
     assert record_from_json(record_to_json(record), 10) == record
     line = {key: value for key, value in record_to_json(record).items() if key not in ("asked", "client_seconds")}
     assert record_from_json(line, 10).was_asked(7)

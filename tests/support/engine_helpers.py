@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.client import JOBS
+from holdfast.client import Client
 from holdfast.core.tensors import norm_of
-from holdfast.core.types import Reply, State, Tensors, Update, pack
+from holdfast.core.types import Message, Reply, State, Tensors, Update, pack
 from holdfast.data.task import Samples, Task
 from holdfast.engines.embedded import without_script
+from holdfast.jobs import Job, register
 from holdfast.play import resume, run
 from holdfast.round import Record
 from holdfast.runs.experiment import Experiment, from_table
@@ -155,7 +156,7 @@ def same_bits(a: History, b: History) -> bool:
 def assert_same_run(history: History, reference: History) -> None:
     """The same bits, each round once, the same accuracies: in memory and on disk."""
     assert same_bits(history, reference)
-    assert [record.round for record in history.records] == list(range(reference.experiment.rounds))
+    assert [record.round for record in history.records] == list(range(1, reference.experiment.rounds + 1))
     assert history.accuracy == reference.accuracy
     if history.folder is not None:
         lines = (history.folder / "rounds.jsonl").read_text().splitlines()
@@ -169,7 +170,7 @@ def interrupted(wanted: Experiment, folder: Path, after: int) -> None:
     """A run that ends after so many rounds, as by Ctrl-C."""
 
     def watch(record: Record) -> None:
-        if record.round + 1 == after:
+        if record.round == after:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
@@ -230,6 +231,7 @@ PLAY = """
 import sys
 from pathlib import Path
 from engine_helpers import experiment
+from holdfast.jobs import Job, register
 from holdfast.play import run
 if __name__ == "__main__":
     run(experiment(**eval(sys.argv[2])), Path(sys.argv[1]))
@@ -257,9 +259,23 @@ def not_in_workers() -> Task:
     return tiny()
 
 
+class Echo(Job[Client, Any, Any]):
+    name = "echo"
+
+    def answer(self, id: int, client: Client, message: Message) -> Reply:
+        return Reply(id, {**message.tensors, "x": message.tensors["x"] + id})
+
+
+class Sparse(Job[Client, Any, Any]):
+    name = "sparse"
+
+    def answer(self, id: int, client: Client, message: Message) -> Reply:
+        return Reply(id, {"x": torch.ones(2).to_sparse()})
+
+
 def echo() -> Task:
     """In a worker: clients learn two more jobs."""
     if multiprocessing.parent_process() is not None:
-        JOBS["echo"] = lambda client, m: Reply(client.id, {**m.tensors, "x": m.tensors["x"] + client.id})
-        JOBS["sparse"] = lambda client, m: Reply(client.id, {"x": torch.ones(2).to_sparse()})
+        register(Echo())
+        register(Sparse())
     return tiny()

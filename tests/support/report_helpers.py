@@ -20,7 +20,7 @@ CLASSES = ("zero", "one", "two")
 
 
 def record(round: int, **changes: Any) -> Record:
-    """A round of two clients in which nothing happened."""
+    """A round (counted from 1) of two clients in which nothing happened."""
     values: dict[str, Any] = {
         "round": round,
         "absent": {},
@@ -63,9 +63,9 @@ def leaving(experiment: Experiment, before: float, after: float, stand_ins: bool
     away = dict.fromkeys(clients, "away (sequential)")
     return [
         judged(t, before)
-        if t < half
+        if t <= half
         else judged(t, after, absent=away, stand_ins=list(clients) if stand_ins else [], bytes_up=0, bytes_down=0)
-        for t in range(experiment.rounds)
+        for t in range(1, experiment.rounds + 1)
     ]
 
 
@@ -88,7 +88,7 @@ def busy_run(folder: Path, rounds: int, clients: int, seed: int, number: int, tr
     """A large run in which everything happens: absences, stand-ins, suspects, refusals, scores, notes."""
     draw = torch.Generator().manual_seed(1000 * number + seed)
     records = []
-    for t in range(rounds):
+    for t in range(1, rounds + 1):
         luck = torch.rand(clients, generator=draw).tolist()
         absent = {c: "away (dropout:0.2)" for c in range(clients) if luck[c] < 0.2}
         refused = {c: f"its update has norm {100 * luck[c]:.3f}" for c in range(clients) if 0.2 <= luck[c] < 0.22}

@@ -14,16 +14,18 @@ from round_bench import SIZES, Spoiled, first_state, make_clients, make_method, 
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import Adversary
 from holdfast.attacks.testers import Liar
-from holdfast.client import Client, perform
+from holdfast.client import TRAIN, Client, TrainRequest, perform
 from holdfast.core.types import Absent, Federation, Message, Reply, State, Update, size
 from holdfast.engines.inline import Inline
+from holdfast.jobs import packed
 from holdfast.learning.settings import Learning
 from holdfast.models.networks import fill
 from holdfast.round import Method, Record, play_round
 from holdfast.trust.base import Hearing, check_rule
 from holdfast.trust.fedtest import FedTest, scores_of
-from holdfast.trust.measures import accuracies, held_out, help_of, help_tensors, score_gradient, test_tensors
+from holdfast.trust.measures import accuracies, ask_for_accuracies, ask_for_help, held_out, help_of, score_gradient
 from holdfast.trust.testers import choose_testers, read_report
+from holdfast.trust.testing import TEST
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
@@ -101,7 +103,7 @@ def test_scores_are_a_moving_average_and_weights_their_fourth_power() -> None:
     assert judged.weights == pytest.approx([f / sum(fourth) for f in fourth])
     assert judged.memory["testers"].tolist() == [True, True, False]
     assert judged.bytes_up == 4 * 4
-    assert judged.bytes_down == 2 * size(test_tensors(state.model, {}, updates(0, 1, 2)))
+    assert judged.bytes_down == 2 * size(packed(ask_for_accuracies(state.model, {}, updates(0, 1, 2)))[0])
 
 
 def test_without_cross_tests_a_testers_model_gets_the_mean_of_the_others() -> None:
@@ -204,8 +206,8 @@ def test_rotating_testers_all_get_their_turn() -> None:
 def test_a_client_tests_each_model_with_its_own_buffers_on_its_held_out_samples() -> None:
     clients = make_clients(FedAvg(), LEARNING)
     state = first_state(make_method(FedAvg(), LEARNING, 3))
-    tensors = {f"model/{n}": t for n, t in state.model.items()} | {f"buffers/{n}": t for n, t in state.buffers.items()}
-    replies = [perform(clients[c], Message(c, 0, "train", tensors, {"accepted": -1, "lr": 0.1})) for c in clients]
+    request = TrainRequest(state.model, state.buffers, {}, {}, accepted=-1, lr=0.1, digest=False)
+    replies = [perform(clients[c], TRAIN.message(c, 0, request)) for c in clients]
     sent = [
         Update(
             r.client,
@@ -217,19 +219,14 @@ def test_a_client_tests_each_model_with_its_own_buffers_on_its_held_out_samples(
         for r in replies
     ]
     tester = replace(clients[2], trust=FedTest(most=5))
-    message = Message(
-        2,
-        0,
-        "test",
-        test_tensors(state.model, state.buffers, sent),
-    )
-    said = perform(tester, message).scalars["accuracies"]
+    asked = ask_for_accuracies(state.model, state.buffers, sent)
+    said = TEST.read(perform(tester, TEST.message(2, 0, asked))).accuracies
     for update in sent[:2]:  # the slow way
         fill(tester.model, {n: t + update.delta[n] for n, t in state.model.items()}, update.buffers)
         tester.model.eval()
         right = tester.model(tester.validation.inputs[0][:5]).argmax(1) == tester.validation.labels[:5]
         assert said[str(update.client)] == float(right.float().mean())
-    assert accuracies(tester.model, tester.validation, message.tensors, []) == {}
+    assert accuracies(tester.model, tester.validation, asked, []) == {}
     assert len(held_out(tester.validation, tester.train, 3)) == 3
     assert held_out(tester.validation.take(torch.arange(0)), tester.train, 50) is tester.train
 
@@ -257,15 +254,15 @@ def test_help_is_the_cosine_with_the_gradient_of_the_balanced_chance_of_the_true
     against = {n: -t for n, t in gradient.items()}
     zero = {n: torch.zeros_like(t) for n, t in gradient.items()}
     sent = [Update(0, gradient, 1, 1), Update(2, against, 1, 1), Update(3, zero, 1, 1)]
-    tensors = help_tensors(state.model, state.buffers, sent)
-    assert help_of(tester.model, tester.train, tensors, [0, 2, 3]) == pytest.approx(
+    asked = ask_for_help(state.model, state.buffers, sent)
+    assert help_of(tester.model, tester.train, asked, [0, 2, 3]) == pytest.approx(
         {"0": 1.0, "2": 0.0, "3": 0.5}, abs=1e-6
     )
 
 
 def test_a_run_counts_the_bytes_of_testing_and_resumes_to_the_bit() -> None:
     plain = played(FedTest(testers=2), 4)
-    tested = sum(size(test_tensors(s.model, s.buffers, [])) for s, _ in plain[:1])
+    tested = sum(size(packed(ask_for_accuracies(s.model, s.buffers, []))[0]) for s, _ in plain[:1])
     assert plain[0][1].bytes_down > 3 * tested
     method = method_with(FedTest(testers=2))
     federation = Inline(peers())

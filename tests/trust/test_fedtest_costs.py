@@ -18,13 +18,14 @@ from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import size
+from holdfast.jobs import packed
 from holdfast.play import run
 from holdfast.reproduce.fedtest import Curve, experiments_of, findings
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import TRUSTS, costs
 from holdfast.trust.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
-from holdfast.trust.measures import test_tensors
+from holdfast.trust.measures import ask_for_accuracies
 
 
 def links(n: int, seed: int) -> Links:
@@ -57,7 +58,7 @@ def test_a_run_counts_what_the_model_says() -> None:
     bytes_of_model = size(tested.state.model)
     formula = cost_of_testing(4, 2, bytes_of_model, relayed=True, cross_test=True)
     assert tested.bytes_up - plain.bytes_up == formula.bytes_up - 4 * bytes_of_model
-    sent = size(test_tensors(tested.state.model, {}, [])) + 4 * bytes_of_model
+    sent = size(packed(ask_for_accuracies(tested.state.model, {}, []))[0]) + 4 * bytes_of_model
     assert tested.bytes_down - plain.bytes_down == 2 * sent >= formula.bytes_down
 
 
@@ -121,7 +122,7 @@ def test_fedtest_takes_the_testers_with_the_cheapest_links_and_tells_the_cost(tm
 def test_only_those_who_are_there_are_chosen_by_their_links(tmp_path: Path) -> None:
     """Of clients 0, 2 and 3, the first hears and is heard slowly; client 1, who would be as good as 2, is away."""
     spec = {"name": "fedtest", "testers": 1, "links": str(link_file(tmp_path))}
-    away = {"name": "intervals", "away": [[1, 1, 2]]}
+    away = {"name": "intervals", "away": [[1, 2, 3]]}
     history = run(experiment(model="linear", rounds=2, trust=spec, scenario=away))
     assert [list(record.absent) for record in history.records] == [[], [1]]
     assert [record.notes[0][:36] for record in history.records] == [

@@ -30,15 +30,15 @@ def record(round: int, weights: dict[int, float], suspects: dict[int, str], refu
 
 
 RECORDS = [
-    record(0, {0: 0.5, 1: 0.5}, {1: "odd"}, {2: "NaN"}),
-    record(1, {0: 0.5, 1: 0.3, 2: 0.2}, {1: "harms", 2: "odd"}, {}),
-    record(2, {0: 0.8, 1: 0.2}, {1: "harms more"}, {2: "NaN"}),
-    record(3, {0: 0.9, 1: 0.1, 2: 0.0}, {1: "harms most"}, {}),
+    record(1, {0: 0.5, 1: 0.5}, {1: "odd"}, {2: "NaN"}),
+    record(2, {0: 0.5, 1: 0.3, 2: 0.2}, {1: "harms", 2: "odd"}, {}),
+    record(3, {0: 0.8, 1: 0.2}, {1: "harms more"}, {2: "NaN"}),
+    record(4, {0: 0.9, 1: 0.1, 2: 0.0}, {1: "harms most"}, {}),
 ]
 
 
 def test_who_is_suspected_at_the_end_and_since_when() -> None:
-    assert suspected(RECORDS) == {1: [0, 1, 2, 3]}  # client 2 was heard again without suspicion
+    assert suspected(RECORDS) == {1: [1, 2, 3, 4]}  # client 2 was heard again without suspicion
     assert suspicions(History(Experiment(), RECORDS)) == [
         "client 1: suspected since round 1: harms most",
         "client 2: refused 2 times",

@@ -26,7 +26,7 @@ from holdfast.trust.backdoor_probe import (
     stamp_everywhere,
 )
 from holdfast.trust.jury import Jury
-from holdfast.trust.measures import help_tensors
+from holdfast.trust.measures import TestRequest, ask_for_help
 from holdfast.trust.reputation import blame, first_memory, planting, standing
 from holdfast.trust.testers import ask_testers
 
@@ -89,7 +89,7 @@ def test_who_teaches_the_square_is_blamed_and_who_teaches_the_class_is_not() -> 
     updates = [Update(i, {"weight": d}, 10, 1) for i, d in enumerate([planter, teacher, undoer, mixed])]
     images = Samples((torch.zeros(6, 1, 7, 7),), torch.tensor([0, 0, 1, 1, 0, 1]))
     stamped = Stamped(stamp_everywhere(images), 6)
-    told = innocence_of(model, stamped, help_tensors(weights, {}, updates), [0, 1, 2, 3])
+    told = innocence_of(model, stamped, ask_for_help(weights, {}, updates), [0, 1, 2, 3])
     share = 1 / math.sqrt(1 + 2 * 0.25)  # of g along (2, 48): the others are half as long each
     assert told["0"] == pytest.approx(0.5 - 0.5 * share, abs=0.01)
     assert told["2"] == pytest.approx(0.5, abs=1e-6)  # the larger of the two classes: it has no part in the other one
@@ -100,7 +100,7 @@ def test_who_teaches_the_square_is_blamed_and_who_teaches_the_class_is_not() -> 
 def test_a_witness_with_one_class_and_a_model_without_gradient_blame_nobody() -> None:
     model = Corner()
     updates = [Update(i, {"weight": torch.ones(3, 49)}, 10, 1) for i in range(2)]
-    tensors = help_tensors({"weight": torch.zeros(3, 49)}, {}, updates)
+    tensors = ask_for_help({"weight": torch.zeros(3, 49)}, {}, updates)
     for label in range(3):
         images = Samples((torch.ones(4, 1, 7, 7),), torch.full((4,), label))  # a bright square changes nothing
         assert innocence_of(model, Stamped(stamp_everywhere(images), 4), tensors, [0, 1]) == {"0": 0.5, "1": 0.5}
@@ -136,11 +136,11 @@ def test_nonsense_about_backdoors_is_ignored_with_the_rest_of_the_report() -> No
     fine = {"accuracies": {"2": 0.6}, "patches": {"2": 0.4}}
     federation = Answers({0: fine, 1: {**fine, "patches": {"2": math.nan}}, 2: {"accuracies": {"0": 0.5}}})
     tested = {0: [2], 1: [2], 2: [0]}
-    reports = ask_testers(federation, [0, 1, 2], {}, tested, 4, patches=True)  # type: ignore[arg-type]
+    reports = ask_testers(federation, [0, 1, 2], TestRequest({}, {}), tested, 4, patches=True)  # type: ignore[arg-type]
     assert reports.told == {0: {2: 0.6}, 2: {0: 0.5}}
     assert reports.innocence == {0: {2: 0.4}}  # client 2 has no images, or keeps silent
     assert reports.notes == ["tester 1 is ignored: it reports nan for client 2, which is no accuracy"]
-    quiet = ask_testers(federation, [0], {}, tested, 4)  # type: ignore[arg-type]
+    quiet = ask_testers(federation, [0], TestRequest({}, {}), tested, 4)  # type: ignore[arg-type]
     assert quiet.innocence == {}
     assert not any(message.scalars for message in federation.asked)  # what to test follows from the experiment
 

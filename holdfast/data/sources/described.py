@@ -31,6 +31,7 @@ from holdfast.data.task import Samples, Task
 WHAT = ("images", "series", "text")
 HELD_OUT = 0.2  # of each site's records, for the moderator's test, where no column says which
 TRAIN, TEST = "train", "test"
+LONGEST = 4096  # bytes of a text that are read
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,23 @@ class Description:
     split: str = "split"
 
     def __post_init__(self) -> None:
-        if self.channels not in (0, 1, 3):
+        if self.what == "images" and self.channels not in (0, 1, 3):
             raise HoldfastError(f"{self.name}: channels must be 1 or 3, got {self.channels}.")
-        if self.size and not 8 <= self.size <= 4096:
+        if self.what == "images" and self.size and not 8 <= self.size <= 4096:
             raise HoldfastError(f"{self.name}: size must be 8 to 4096 pixels, got {self.size}.")
+        if self.what == "series" and not (0 <= self.size <= 1 << 20 and 0 <= self.channels <= 1 << 12):
+            raise HoldfastError(f"{self.name}: size is the number of steps, channels that of channels.")
         if len({*self.classes}) < len(self.classes) or len(self.classes) == 1:
             raise HoldfastError(f"{self.name}: classes must be two or more different names.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sample, where the description alone must say it."""
+        if self.what == "text":
+            return (LONGEST,)
+        if not self.size or not self.channels:
+            raise HoldfastError(f"{self.name}: where members' records are elsewhere, it must say size and channels.")
+        return (self.channels, self.size, self.size) if self.what == "images" else (self.channels, self.size)
 
     @property
     def fingerprint(self) -> str:
@@ -111,6 +123,34 @@ def task_of_records(about: Description, records: Records) -> Task:
         site=site,
         person=person,
     )
+
+
+def own_samples(about: Description, records: Records) -> Samples:
+    """The records of a real site: all of them are the site's own, whatever a column says."""
+    labels = numbered(records.labels, about.classes, f"{records.where}: label")
+    inputs = records.read(range(len(labels)))
+    if tuple(inputs.shape[1:]) != about.shape:
+        raise HoldfastError(f"{records.where}: samples have shape {tuple(inputs.shape[1:])}, agreed is {about.shape}.")
+    whose = records.facts.get(about.person)
+    facts = {} if whose is None else {about.person: numbered(whose, sorted({*whose}), records.where)}
+    return Samples((inputs,), labels, facts)
+
+
+def bare_task(about: Description, members: tuple[str, ...], test: Records | None) -> Task:
+    """The task without anybody's records: of each member one of each class, all zero."""
+    if not members or not about.classes:
+        raise HoldfastError(
+            f"task: {about.name} is a description; say in `data` which folder or file follows it; or, where members "
+            "have their records at their own sites, in `names` who they are, and in the description the classes."
+        )
+    count = len(about.classes)
+    kind = torch.uint8 if about.what == "text" else torch.float32
+    inputs = torch.zeros(count * len(members), *about.shape, dtype=kind)
+    site = torch.arange(len(members)).repeat_interleave(count)
+    train = Samples((inputs,), torch.arange(count).repeat(len(members)), {about.site: site})
+    tested = train.take(torch.arange(0)) if test is None else own_samples(about, test)
+    told = {about.site: members}
+    return Task(about.name, train, tested, about.classes, fact_values=told, site=about.site, bare=True)
 
 
 def numbered(values: Sequence[str], known: Sequence[str], where: str) -> Tensor:

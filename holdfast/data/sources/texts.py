@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.sources.described import Description, Records
+from holdfast.data.sources.described import LONGEST, Description, Records
 from holdfast.data.sources.listed import read_list
 
 log = logging.getLogger("holdfast")
-LONGEST = 4096  # bytes of a text that are read
 
 
 def text_records(about: Description, path: Path) -> Records:

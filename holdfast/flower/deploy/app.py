@@ -14,7 +14,7 @@ from holdfast.data.tables.schema import read_schema
 from holdfast.flower.engine.moderator import SETTINGS
 from holdfast.flower.engine.sites import is_name
 from holdfast.runs.deal import counted
-from holdfast.runs.experiment import Experiment, is_schema, own_modules
+from holdfast.runs.experiment import Experiment, is_description, is_schema, own_modules
 
 SCHEMA = "schema.toml"
 PROJECT = """[build-system]
@@ -90,7 +90,8 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
     package = "app_" + name.replace("-", "_")
     settings = {**SETTINGS, **(changes or {})}
     schema = is_schema(experiment.task)
-    if experiment.data and not schema:  # of tables each site has its own
+    described = is_description(experiment.task)
+    if experiment.data and not schema and not (described and experiment.names):  # else each site has its own
         settings["data"] = experiment.data
     if experiment.test:
         settings["test"] = experiment.test
@@ -112,6 +113,9 @@ def write_app(folder: Path, experiment: Experiment, changes: dict[str, Any] | No
         f"{package}/client_app.py": CLIENT,
         f"{package}/experiment.toml": experiment_toml(experiment),
     }
+    if described:
+        description = Path(experiment.task.partition(":")[2])
+        files[f"{package}/{description.name}"] = description.read_text(encoding="utf-8")
     if schema:
         files[f"{package}/{SCHEMA}"] = Path(experiment.task).read_text(encoding="utf-8")
     if clash := next((path for path in own if f"{package}/{path}" in files), None):
@@ -141,4 +145,7 @@ def experiment_toml(experiment: Experiment) -> str:
         table.pop(key, None)
     if is_schema(experiment.task):
         table["task"] = SCHEMA
+    if is_description(experiment.task):  # its file lies beside the experiment's
+        what, _, path = experiment.task.partition(":")
+        table["task"] = f"{what}:{Path(path).name}"
     return toml(table) + "\n"

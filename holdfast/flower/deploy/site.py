@@ -7,6 +7,7 @@ What the node's operator says in `--node-config`:
     policy        a TOML file of what may be asked of it (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     table         the site's own table, of an experiment whose task is a schema
+    records       the site's own images, series or texts, of an experiment whose task is a description
     schema        the site's own copy of that schema, which must say the same as the experiment's (optional)
     device        where its network computes, in place of the experiment's: cpu, cuda:1, ... (optional)
     max-bytes     the largest message it takes (optional)
@@ -27,9 +28,10 @@ from flwr.clientapp import ClientApp
 
 from holdfast.client import Client, check_open, perform
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message
+from holdfast.data.named import own_records
 from holdfast.data.natural import split_by
 from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
@@ -47,9 +49,10 @@ from holdfast.flower.deploy.policy import (
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
 from holdfast.learning.device import choose_device
+from holdfast.privacy.gate import house_of, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
-from holdfast.runs.experiment import Experiment, is_schema, load
+from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 
 log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
@@ -109,7 +112,7 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
             log.error("%s", full)
-    return Letter(asked.client, asked.round, asked.job, error=code)
+    return Letter(asked.client, asked.round, asked.job, error=code if site is None else site.tell(code))
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Site:
         choose_device(self.experiment.device)
         self.config = config
         self.table = Path(str(config["table"])).expanduser() if config.get("table") else None
+        self.records = Path(str(config["records"])).expanduser() if config.get("records") else None
         self.name = name_of(config)
         if not config.get("folder"):
             raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
@@ -142,8 +146,19 @@ class Site:
         self.check_schema()
         self.fingerprint = fingerprint_of(self.experiment)
 
+    def tell(self, code: str) -> str:
+        """The code that leaves for an error, as far as the site's policy lets it."""
+        try:
+            house = house_of(self.memory)
+            return tell_code(None if house.policy is None else house.read_policy(0.0), code)
+        except HoldfastError:  # a policy that cannot be read
+            return code if code in ABOUT_THE_QUESTION else "withheld"
+
     def check_schema(self) -> None:
         """Refuse a table where the experiment has no schema for it, and another schema than the experiment's."""
+        if is_description(self.experiment.task) != (self.records is not None) and not self.config.get("data"):
+            lacking = "it has no description of them" if self.records else "say where yours are, as in --images FOLDER"
+            raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}; {lacking}.")
         named = is_schema(self.experiment.task)
         if named != (self.table is not None):
             lacking = "no table is named here; say which, as in --table FILE" if named else "it has no schema of tables"
@@ -193,14 +208,17 @@ class Site:
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
         try:
-            plan = make_plan(self.experiment if self.table is None else replace(self.experiment, data=None, test=None))
+            away = self.table is not None or self.records is not None
+            plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
             notes: tuple[str, ...] = ()
             if self.table is not None:
                 own = own_samples(schema_of(plan.task), self.table)
                 notes = ("table-changed",) if Book(self.memory).holds_other(sha256_of(self.table)) else ()
+            elif self.records is not None:
+                own = own_records(self.experiment.task, self.records)
             elif samples is not None:
                 own = samples(self.config)
-            if self.table is not None or samples is not None:
+            if away or samples is not None:
                 parts = list(plan.parts)
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
@@ -213,7 +231,7 @@ class Site:
     def perform(self, own: Own, letter: Letter) -> Letter:
         """Do one job, if the experiment has it and the policy allows it."""
         message = letter.message()
-        check_question(message, self.experiment, own.method)
+        check_question(message, own.client, own.method)
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
         Book(self.memory).admit(message, self.policy.max_rounds)

@@ -258,7 +258,7 @@ class GridFederation:
         absent = {c: answer.reason for c, answer in exchange.answers.items() if isinstance(answer, Absent)}
         working = {c: answer.seconds for c, answer in exchange.answers.items() if isinstance(answer, Reply)}
         line = {
-            "round": message.round,
+            "round": message.round + 1,
             "job": message.job,
             "seconds": passed,
             "answered_after": exchange.seconds,

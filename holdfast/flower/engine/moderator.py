@@ -162,6 +162,6 @@ def check_enough(settings: Mapping[str, Any], clients: int) -> None:
 def log_round(record: Record) -> None:
     measure, value = record.measure, record.leading
     tested = "not tested" if measure is None or value is None else f"{measure.name} {measure.text(value)}"
-    log.info("Round %d: %s", record.round + 1, tested)
+    log.info("Round %d: %s", record.round, tested)
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)

@@ -28,11 +28,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
+from holdfast.absence.feddig import server_learning
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.randomness import rng
 from holdfast.core.types import Reply
 from holdfast.data.task import Samples
 from holdfast.digests.digest import Digest, open_digest
+from holdfast.digests.stretching import stretched
 from holdfast.flower.parts.around import FAR, Around, Settings, answer_as, first_arrays
 from holdfast.flower.parts.mods import DIGEST, TESTED, WANTED, unseal
 from holdfast.learning.device import CPU, moved
@@ -54,7 +56,7 @@ class FedDig(Around):
         model: Callable[[], nn.Module],
         *,
         learning: Learning = Learning(),
-        server_epochs: int = 2,
+        server_epochs: int = 1,
         loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
         weighted_by: str = "num-examples",
         max_norm: float | None = FAR,
@@ -70,6 +72,8 @@ class FedDig(Around):
         self._server_epochs, self._seed = server_epochs, seed
         self._encoder, self._classes = encoder, classes
         self._digests: dict[str, Digest] = {}
+        self._stretched: dict[str, Digest] = {}  # the same with the spread of records (digests/stretching.py)
+        self._learnt = False  # whether the model has learnt from digests yet
         self._usual = RecordDict()  # a reply of a site: a stand-in's must look the same
 
     @property
@@ -105,7 +109,9 @@ class FedDig(Around):
         packets += [self._stand_in(server_round, site) for site in missing]
         arrays, metrics = super().aggregate_train(server_round, packets)
         if arrays is not None and self._digests and self._server_epochs:
-            arrays = self._learn(arrays, list(self._digests.values()), "server step", server_round, self._server_epochs)
+            learning = server_learning(self._learning, self._server_epochs, first=not self._learnt)
+            arrays = self._learn(arrays, list(self._stretched.values()), "server step", server_round, learning, True)
+            self._learnt = True
         return arrays, metrics
 
     def _take_out(self, packet: Packet) -> object:
@@ -128,27 +134,34 @@ class FedDig(Around):
             if self._digests and opened.feature_shape != (usual := next(iter(self._digests.values())).feature_shape):
                 raise HoldfastError(f"its features have the shape {opened.feature_shape}, those of others {usual}.")
             self._digests[site] = opened
+            self._stretched[site] = stretched(replace(opened, weights="balanced"))  # as digest_mod mixes
         except Exception as error:  # a stranger's bytes: numpy and torch have many words for what is wrong
             log.warning("FedDig: the digest of %s is refused: %s", site, plain(str(error)))
 
     def _stand_in(self, server_round: int, site: str) -> Packet:
         """What the site would have answered, learnt from its digest."""
-        digest = self._digests[site]
+        digest = self._stretched[site]
         [model], [(name, metrics)] = self._usual.array_records, self._usual.metric_records.items()
-        arrays = self._learn(self._sent, [digest], site, server_round, self._learning.epochs)
+        arrays = self._learn(self._sent, [digest], site, server_round, self._learning)
         said = MetricRecord({**metrics, self._weighted_by: float(digest.samples)})
         number = int.from_bytes(hashlib.sha256(site.encode()).digest()[:7], "big")  # a node that nobody is
         return answer_as(number, RecordDict({model: arrays, name: said}))
 
     def _learn(
-        self, arrays: ArrayRecord, digests: Sequence[Digest], purpose: str, server_round: int, epochs: int
+        self,
+        arrays: ArrayRecord,
+        digests: Sequence[Digest],
+        purpose: str,
+        server_round: int,
+        learning: Learning,
+        falling: bool = False,
     ) -> ArrayRecord:
         """The model trained on digests, in the product's one epoch loop."""
         self._model.load_state_dict(arrays.to_torch_state_dict())
         features, labels = torch.cat([d.features for d in digests]), torch.cat([d.labels for d in digests])
-        learning = replace(self._learning, epochs=epochs)
         generator = rng(self._seed, server_round, -1, purpose)
-        train(self._model, Samples((features,), labels), learning, generator, TaskLoss(self._loss))
+        samples, objective = Samples((features,), labels), TaskLoss(self._loss)
+        train(self._model, samples, learning, generator, objective, falling=falling)
         return ArrayRecord(moved(self._model.state_dict(), CPU))
 
 

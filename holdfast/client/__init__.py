@@ -1,0 +1,25 @@
+"""What happens at a client: `perform(client, message) -> reply`, and the jobs of training and evaluation.
+
+A job that another part asks for is declared there (`trust/testing.py`), not here. See `holdfast/jobs.py`.
+"""
+
+from holdfast.client.client import Client, check_open, perform
+from holdfast.client.digest import DIGEST, DigestReply, DigestRequest
+from holdfast.client.evaluate import EVALUATE, EvaluateReply, EvaluateRequest
+from holdfast.client.train import TRAIN, TrainReply, TrainRequest, samples_in
+
+__all__ = [
+    "DIGEST",
+    "EVALUATE",
+    "TRAIN",
+    "Client",
+    "DigestReply",
+    "DigestRequest",
+    "EvaluateReply",
+    "EvaluateRequest",
+    "TrainReply",
+    "TrainRequest",
+    "check_open",
+    "perform",
+    "samples_in",
+]

@@ -1,0 +1,139 @@
+"""One data owner, and how it does a job that it is asked for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from holdfast.absence import AbsencePolicy
+from holdfast.algorithms.fedavg import FedAvg
+from holdfast.context import Owner
+from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import Refusal, tell_home
+from holdfast.core.types import Message, Reply, Tensors, unpack
+from holdfast.data.task import Loss, Metric, Samples
+from holdfast.jobs import job_named
+from holdfast.learning.settings import Learning
+from holdfast.privacy.channels import NOISED, OFF
+from holdfast.privacy.counts import noised_counts
+from holdfast.privacy.dp_sgd import Guard
+from holdfast.privacy.gate import House, house_of, let_out, pass_gate
+from holdfast.privacy.ledger import Policy
+from holdfast.privacy.noise import system
+from holdfast.trust.backdoor_probe import Stamped
+from holdfast.trust.base import Trust
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client(Owner):
+    """One data owner: its samples, and how it learns. The model is a workbench: each job fills it anew."""
+
+    train: Samples
+    validation: Samples
+    model: nn.Module
+    loss: Loss
+    metrics: Sequence[Metric]
+    learning: Learning
+    algorithm: FedAvg
+    absence: AbsencePolicy = field(default_factory=AbsencePolicy)
+    poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
+    guard: Guard | None = None  # protects its updates
+    stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
+    trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
+    interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
+
+
+def perform(client: Client, message: Message) -> Reply:
+    """Do one job. Whatever goes wrong is an exception: the engine turns it into an absence with a reason."""
+    job = job_named(message.job)
+    check_open(client, message.job)
+    start = time.perf_counter()
+    reply = job.answer(client.id, client, message)
+    return leave(client, message, replace(reply, seconds=time.perf_counter() - start))
+
+
+def check_open(client: Client, job: str) -> None:
+    """Refuse an exact answer where the client's policy limits epsilon and does not open this job."""
+    policy = policy_of(client)
+    if policy is not None and job_named(job).exact and policy.refuses(job):
+        raise Refusal("closed", f"policy: what {job!r} answers is off; see `open` and [channels].")
+
+
+def policy_of(client: Client) -> Policy | None:
+    """The policy that a client keeps to, if there is one."""
+    house = house_of_client(client)
+    return None if house.policy is None else house.read_policy(0.0)
+
+
+def house_of_client(client: Client) -> House:
+    named = client.absence.named_policy if client.guard is None else client.guard.options.policy
+    return house_of(client.memory.folder, named)
+
+
+def leave(client: Client, message: Message, reply: Reply) -> Reply:
+    """What of a reply leaves the client, by the channels of its policy: with noise, exactly, or not at all."""
+    policy = policy_of(client)
+    if policy is None:
+        return reply
+    what = f"{message.job!r} of {client.about.task or 'the model'}, client {client.id}, round {message.round + 1}"
+    scalars = dict(reply.scalars)
+    if "metrics" in scalars and policy.rule("metrics").state == NOISED:
+        scalars["metrics"] = noised_metrics(client, policy, scalars["metrics"], what)
+        scalars.pop("interval", None)  # it is exact
+    if "accuracies" in scalars and policy.rule("reports").state == NOISED:
+        scalars["accuracies"] = noised_accuracies(client, policy, message.round, scalars, what)
+    tensors, scalars = pass_gate(policy, reply.tensors, scalars)
+    seconds = 0.0 if policy.rule("timing").state == OFF else reply.seconds
+    return replace(reply, tensors=tensors, scalars=scalars, seconds=seconds)
+
+
+def noised_metrics(client: Client, policy: Policy, told: dict[str, list[float]], what: str) -> dict[str, list[float]]:
+    """The sums of those metrics that say how far one record can move them; the others stay at home."""
+    able = {metric: metric.sensitivity for metric in client.metrics if metric.sensitivity is not None}
+    if not able:
+        raise Refusal("closed", "policy: no metric of this task has a bound for noise to cover, so none leaves.")
+    cut = {metric: metric.width - metric.counted for metric in able}
+    moving = [one for metric in able for one in told[metric.name][: cut[metric]]]
+    reach = math.sqrt(sum(bound**2 for bound in able.values()))
+    noised, claim = noised_counts(moving, reach, policy.rule("metrics").epsilon, policy.delta, system())
+    let_out(house_of_client(client), claim, what)
+    found, rest = {}, iter(noised)
+    for metric in able:
+        moved = [next(rest) for _ in range(cut[metric])]
+        found[metric.name] = metric.mended([*moved, *told[metric.name][cut[metric] :]])
+    return found
+
+
+def noised_accuracies(
+    client: Client, policy: Policy, round: int, scalars: dict[str, Any], what: str
+) -> dict[str, float]:
+    """A tester's accuracies with noise: one record can move each count of right ones by one."""
+    terms = client.trust.testing(round)
+    if terms is None or terms.measure != "accuracy":
+        raise Refusal("closed", "policy: reports other than accuracies cannot be noised, so none leaves.")
+    told, count = scalars["accuracies"], scalars["samples"]
+    right = [float(math.floor(value * count + 0.5)) for value in told.values()]
+    noised, claim = noised_counts(right, math.sqrt(len(right)), policy.rule("reports").epsilon, policy.delta, system())
+    let_out(house_of_client(client), claim, what)
+    return {name: min(max(one / count, 0.0), 1.0) for name, one in zip(told, noised, strict=True)}
+
+
+def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, Tensors, list[str]]:
+    """The algorithm's memory as of the last round that counted, or as a stand-in left it; the optimiser's state; and
+    what stays at home. A code says if it is lost.
+    """
+    if not client.learning.optimizer.keep and not client.home and (sent or not client.algorithm.remembers):
+        return sent, {}, {}, []
+    try:
+        memory = client.memory.read(last)
+    except HoldfastError as error:
+        tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
+        return sent, {}, client.home, ["memory-lost"]
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/"))}
+    return sent or own, unpack(memory, "optimizer"), unpack(memory, "home") or client.home, []

@@ -1,0 +1,158 @@
+"""The job `train`: the model that was sent learns from the client's own samples, and the change goes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from holdfast.algorithms.local_training import Sent, learn
+from holdfast.attacks import awake
+from holdfast.client.client import Client, policy_of, recall_memory
+from holdfast.context import Context
+from holdfast.core.errors import brief
+from holdfast.core.failures import Refusal
+from holdfast.core.randomness import rng, seed_of
+from holdfast.core.types import Reply, Tensors
+from holdfast.data.task import Samples
+from holdfast.jobs import Job, is_number, packed, register
+from holdfast.learning.objective import TaskLoss
+from holdfast.privacy.dp_sgd import Kept
+from holdfast.privacy.dp_steps import Noisy
+from holdfast.privacy.noise import system
+
+NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The model to start from, what the algorithm adds to it, and what a returning client takes over."""
+
+    model: Tensors
+    buffers: Tensors
+    server: Tensors
+    memory: Tensors
+    accepted: int  # the last round, counted from 0, in which the client's update counted; -1: none
+    lr: float
+    digest: bool  # whether the client is to send its digest too
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """What a client learnt, and what it says about itself."""
+
+    delta: Tensors
+    buffers: Tensors
+    extra: Tensors  # what the algorithm sends with an update
+    digest: Tensors
+    samples: int
+    steps: int
+    notes: list[str]  # codes, see core/failures.py
+    loss: float | None = None  # who protects anything tells none
+
+
+class Train(Job[Client, TrainRequest, TrainReply]):
+    name, request, reply = "train", TrainRequest, TrainReply
+    exact = False  # noise, ledger and policy of an update are this job's own concern
+
+    def due(self, round: int, client: Client, context: Context) -> bool:
+        return not context.algorithm.one_message
+
+    def check(self, asked: TrainRequest, round: int, client: Client, context: Context) -> None:
+        """Refuse to train in another way than the experiment says."""
+        if not -1 <= asked.accepted < round:
+            raise Refusal("question", "a 'train' names a round that has not been played.")
+        if asked.lr != context.learning_in(round).lr:
+            raise Refusal("question", "a 'train' names another learning rate than the experiment.")
+
+    def records(self, client: Client, round: int) -> int:
+        return len(client.train)
+
+    def perform(self, client: Client, asked: TrainRequest, round: int) -> TrainReply:
+        """Train; where updates are protected, within the budget, and never twice for one message."""
+        if client.guard is None:
+            refuse_unprotected(client)
+            return learn_here(client, asked, round)
+        kept, message = Kept(client.memory.folder, client.guard.keep), self.message(client.id, round, asked)
+        if answered := kept.read(message):
+            return self.read(answered)
+        noisy = client.guard.admit(client, len(client.train), client.learning, round)
+        reply = learn_here(client, asked, round, noisy)
+        kept.write(message, Reply(client.id, *packed(reply)))
+        return reply
+
+    def well_formed(self, reply: Reply) -> str | None:
+        """Only what is read before `core/validate.py` looks at the update, and refuses it by name."""
+        notes = reply.scalars.get("notes", [])
+        if not isinstance(notes, list) or len(notes) > NOTES or not all(is_note(note) for note in notes):
+            return "its notes are not a short list of short texts"
+        if "loss" in reply.scalars and not is_number(reply.scalars["loss"]):
+            return f"its loss is {brief(reply.scalars['loss'])}, not a number"
+        return None
+
+
+TRAIN = register(Train())
+
+
+def is_note(note: object) -> bool:
+    return isinstance(note, str) and len(note) <= NOTE
+
+
+def refuse_unprotected(client: Client) -> None:
+    """Refuse an update without noise where the client's policy insists on it."""
+    policy = policy_of(client)
+    if policy is not None and policy.protect_updates:
+        raise Refusal(
+            "unprotected",
+            "policy: updates must be protected and this experiment's are not; no update leaves: ask for protect = "
+            "'dp-sgd', or say protect_updates = false in the policy.",
+        )
+
+
+def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | None = None) -> TrainReply:
+    """Train the model that was sent on one's own samples; answer with the change."""
+    memory, kept, home, notes = recall_memory(client, asked.accepted, asked.memory)
+    samples = samples_in(client, round)
+    learnt = learn(
+        client.model,
+        samples,
+        Sent({**asked.model, **home}, {**asked.buffers, **home}, asked.server),
+        memory,
+        algorithm=client.algorithm,
+        learning=replace(client.learning, lr=float(asked.lr)),
+        objective=TaskLoss(client.loss),
+        round=round,
+        last=asked.accepted,
+        order=rng(client.seed, round, client.id, "batches"),
+        # A protected model's own chance (dropout) must be nobody's to foresee.
+        chance=seed_of(client.seed, round, client.id, "model") if noisy is None else secret(),
+        gradients=noisy,
+        kept=kept,
+    )
+    client.memory.write(round, learnt.memory)
+    return TrainReply(
+        learnt.delta,
+        learnt.buffers,
+        learnt.extra,
+        client.absence.make_digest(client, samples, round) if asked.digest else {},
+        len(client.train),
+        learnt.steps,
+        notes,
+        None if discreet(client) else learnt.loss,
+    )
+
+
+def discreet(client: Client) -> bool:
+    """Whether anything of a client is protected: then its training loss, which is exact, stays at home."""
+    policy = policy_of(client)
+    return client.guard is not None or client.absence.protects or (policy is not None and policy.limited)
+
+
+def secret() -> int:
+    """A seed from the operating system's entropy."""
+    return int.from_bytes(system().read(8), "little") - 2**63
+
+
+def samples_in(client: Client, round: int) -> Samples:
+    """The samples that a client trains on: its own, or poisoned ones once its attack is awake."""
+    if client.poisoned is not None and awake(client.attack, round, "data"):
+        return client.poisoned
+    return client.train

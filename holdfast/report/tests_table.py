@@ -44,7 +44,7 @@ def last_test(records: Sequence[Record], name_of: Callable[[int], str]) -> dict[
         rows.append(row(told, f"{record.client_samples[client]:,}", own, record.client_intervals.get(client)))
     more = len(clients) - MOST
     return {
-        "round": record.round + 1,
+        "round": record.round,
         "head": ["", "samples", named[0].name, "95 % interval", *(measure.name for measure in named[1:])],
         "rows": rows,
         "more": max(0, more),

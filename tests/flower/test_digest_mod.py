@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as Packet
-from test_flower_strategies import ArrayRecord, make_app, net, read
+from strategy_helpers import make_app, net, read
 
 from holdfast.flower import InProcessGrid, digest_mod
 from holdfast.flower.parts.mods import DIGEST, WANTED, warn_once

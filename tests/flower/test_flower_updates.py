@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from test_flower_strategies import fedavg, grid_of, net, read, start
+from strategy_helpers import fedavg, grid_of, net, read, start
 from torch import nn
 
 from holdfast.core.errors import HoldfastError

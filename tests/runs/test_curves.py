@@ -75,7 +75,7 @@ FIGURES = {"classes": {"roc", "calibration"}, "labels": {"roc"}, "regression": {
 
 @pytest.mark.parametrize("task", FIGURES)
 def test_a_finished_run_has_its_figures_and_the_report_shows_them(task: str, tmp_path: Path) -> None:
-    away = {"name": "intervals", "away": [[1, 1, 9]]}
+    away = {"name": "intervals", "away": [[1, 2, 10]]}
     history = holdfast.run(wanted(task, rounds=2, lr=0.1, scenario=away), tmp_path / "run")
     [run] = payload([read_story(tmp_path / "run")])["runs"]
     assert set(run["curves"]) == FIGURES[task]

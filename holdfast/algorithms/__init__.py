@@ -14,6 +14,8 @@ from holdfast.algorithms.fedprox import FedProx
 from holdfast.algorithms.oneshot import OneShot
 from holdfast.algorithms.scaffold import Scaffold
 
+__all__ = ["ALGORITHMS", "AdaBest", "FedAvg", "FedBN", "FedDyn", "FedNova", "FedProx", "Scaffold"]
+
 ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,

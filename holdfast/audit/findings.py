@@ -18,6 +18,7 @@ from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
 from holdfast.audit.statistics import Audit
 from holdfast.audit.target import Subject
+from holdfast.core.cards import card
 from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
@@ -55,6 +56,16 @@ class Findings:
         if not audited or any(member.better_than_predicted for member in self.members):
             return "FAIL"
         return "NO GUARANTEE" if self.subject.unread or self.in_state("open") else "PASS"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("verdict", self.verdict),
+            ("epsilon of all that leaves", f"{self.epsilon_total:.4g}".replace("inf", "infinite")),
+            ("epsilon of what is protected", f"{self.epsilon_protected:.4g}".replace("inf", "infinite")),
+            ("delta", f"{self.delta:g}"),
+            *((channel.name, f"{channel.state}: {channel.says}") for channel in self.channels),
+        ]
+        return card(f"What leaves the house: {self.subject.name}", rows)
 
     @property
     def channels(self) -> list[Channel]:

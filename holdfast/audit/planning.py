@@ -29,6 +29,7 @@ from holdfast.runs.build import Plan
 
 EPOCHS = 10
 NEAR = 5e-3  # how near the target a setting must come
+DROWNS = 0.1  # of a record's greatest length: noise in a client's mean beyond this is said
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,33 @@ def shorter(value: float) -> float:
     """
     last = Decimal(value).adjusted() - 3
     return float(Decimal(value).quantize(Decimal(f"1e{last}"), rounding=ROUND_DOWN))
+
+
+def noise_in_mean(claim: Claim, dimensions: int, records: int) -> float:
+    """How far noise moves the mean of a client's records in a moment digest, where no record is longer than 1.
+
+    The sum's noise has deviation sigma in each of d coordinates, so its length is about sqrt(d) sigma, the mean's that
+    over n. The claim's sensitivity of 2 gives the scale's unit.
+    """
+    return math.sqrt(dimensions) * 2 * claim.scale / claim.sensitivity / records
+
+
+def too_small(plan: Plan, settings: Sequence[Setting]) -> str:
+    """A warning where a client has so few records that the moments' noise drowns them; else nothing."""
+    claim = next((setting.claim for setting in settings if setting.options.mode == "moments"), None)
+    sizes, dimensions = plan.stage.sizes, math.prod(plan.method.bench.about.feature_shape)
+    if claim is None:
+        return ""
+    small = [client for client, size in enumerate(sizes) if noise_in_mean(claim, dimensions, size) > DROWNS]
+    if not small:
+        return ""
+    least = min(small, key=lambda client: sizes[client])
+    noise = noise_in_mean(claim, dimensions, sizes[least])
+    return (
+        f"{len(small)} of {len(sizes)} clients have few records for this epsilon: at {plan.experiment.name_of(least)} "
+        f"({sizes[least]} records) noise moves each mean by about {noise:.2f}, where no record is longer than 1. "
+        "A larger epsilon, fewer columns or more records help; nothing is spent yet."
+    )
 
 
 class Workshop:

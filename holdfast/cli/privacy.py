@@ -80,7 +80,7 @@ def plan_command(
     json: Json = False,
 ) -> None:
     """Which settings meet a target of privacy, and what they cost: the curve of accuracy against true epsilon."""
-    from holdfast.audit.planning import Workshop, settings_for
+    from holdfast.audit.planning import Workshop, settings_for, too_small
     from holdfast.play import one_thread
     from holdfast.runs.build import make_plan
     from holdfast.runs.experiment import from_changes, load
@@ -95,17 +95,21 @@ def plan_command(
         plan = make_plan(experiment)
         about = plan.method.bench.about
         settings = settings_for(epsilon, delta, releases, about.feature_shape, about.classes)
+        warning = too_small(plan, settings)
         line: list[Setting] = []
         if try_out:
             workshop = Workshop(plan)
             settings = sorted(map(workshop.trial, settings), key=lambda s: -(s.accuracy or 0.0))
             line = workshop.curve(epsilons, delta)
     if json:
-        typer.echo(json_text.dumps({"settings": [row(s) for s in settings], "curve": [row(s) for s in line]}))
+        found = {"settings": [row(s) for s in settings], "curve": [row(s) for s in line], "warning": warning}
+        typer.echo(json_text.dumps(found))
         return
     console = screen()
     total = f"epsilon {epsilon:g} at delta {delta:g} over {releases} release{'s' if releases > 1 else ''} a client"
     console.print(table(f"Settings that meet {total}", settings))
+    if warning:
+        console.print(f"[yellow]![/] {escape(warning)}")
     if line:
         console.print(table("What privacy costs: accuracy against true epsilon", line))
         console.print("Accuracy of a model trained on the digests alone; with some clients present a run does better.")

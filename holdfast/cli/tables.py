@@ -25,7 +25,6 @@ task = "schema.toml"          # what the columns are: public, the same for all
 data = "heart.csv"            # or a folder with one file for each site
 scenario = "sequential"
 absence = "feddig"
-encoder = "table"
 rounds = 20
 """
 

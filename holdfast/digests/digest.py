@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from holdfast.core.cards import card
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
 from holdfast.core.files import write_file
@@ -52,6 +53,16 @@ class Digest:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("digests", len(self)),
+            ("of samples", f"{self.used} of {self.samples}, {self.spd} mixed in each ({self.strategy})"),
+            ("features", "x".join(map(str, self.feature_shape))),
+            ("classes", self.classes),
+            ("noise", self.noise),
+        ]
+        return card(f"Digest for {self.task}", rows)
 
     @property
     def classes(self) -> int:

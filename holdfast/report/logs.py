@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.report.run_data import Story
 from holdfast.round import Record
 from holdfast.runs.export import need
-
-
-def scalars(record: Record, class_names: list[str]) -> Iterator[tuple[str, float]]:
-    """Every number of a round under a name with its group in front.
-
-    >>> one = Record(1, {1: "away"}, {}, [], {0: 1.0}, {}, {}, 0.5, 10, 20, {}, metrics={"accuracy": 0.25})
-    >>> dict(scalars(one, []))["accuracy"], dict(scalars(one, []))["clients/absent"]
-    (0.25, 1.0)
-    """
-    yield from record.metrics.items()
-    if record.loss is not None:
-        yield "loss", record.loss
-    yield "bytes/up", float(record.bytes_up)
-    yield "bytes/down", float(record.bytes_down)
-    for part, value in record.seconds.items():
-        yield f"seconds/{part}", value
-    for kind in ("absent", "refused", "stand_ins", "suspects"):
-        yield f"clients/{kind}", float(len(getattr(record, kind)))
-    if record.asked is not None:
-        yield "clients/asked", float(len(record.asked))
-    groups = {name: getattr(record, name) for name in ("weights", "scores", "credibility", "client_seconds")}
-    groups |= {f"client_{metric}": found for metric, found in record.client_metrics.items()}
-    for group, found in groups.items():
-        for client, value in found.items():
-            yield f"{group}/{client}", value
-    for metric, values in record.class_metrics.items():
-        for number, one in enumerate(values):
-            if one is not None:
-                yield f"class_{metric}/{class_names[number] if number < len(class_names) else number}", one
+from holdfast.runs.records import scalars
 
 
 def write_tensorboard(story: Story, folder: Path) -> None:

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import safetensors.torch
 
+from holdfast.core.cards import card, curve
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import (
     Damaged,
@@ -43,7 +44,7 @@ from holdfast.round import Record
 from holdfast.runs.environment import environment
 from holdfast.runs.experiment import SCHEMA, Experiment, from_table, of_today
 from holdfast.runs.outcome import find_failures
-from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
+from holdfast.runs.records import record_from_json, record_to_json, scalars, state_from, state_to_bytes
 
 CURVES = "curves.json"  # what the final model looks like on the test set
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
@@ -328,10 +329,37 @@ class History:
         return sum(record.bytes_down for record in self.records)
 
     def to_pandas(self) -> Any:
-        """One row for each round, with a column for each metric (needs pandas)."""
+        """One row for each round, from 1, and a column for each number, as `accuracy` or `weights/0` (needs pandas)."""
         import pandas
 
-        return pandas.DataFrame([{**record_to_json(record), **record.metrics} for record in self.records])
+        return pandas.DataFrame([{"round": record.round, **dict(scalars(record))} for record in self.records])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the leading metric over the rounds, on matplotlib's axes if some are given; gives the axes back."""
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.gca()
+        tested = [(record.round, record.leading) for record in self.records if record.leading is not None]
+        axes.plot(*zip(*tested, strict=True) if tested else ([], []), label=self.experiment.method)
+        axes.set_xlabel("round")
+        axes.set_ylabel(f"test {self.measure.name}")
+        axes.legend()
+        return axes
+
+    def _repr_html_(self) -> str:
+        experiment = self.experiment
+        rows = [
+            ("scenario", experiment.scenario),
+            ("clients", experiment.clients),
+            ("rounds", len(self.records)),
+            (f"final {self.measure.name}", self.final_text + self.final_words),
+            ("sent up, down", f"{self.bytes_up / 1e6:.1f} MB, {self.bytes_down / 1e6:.1f} MB"),
+            *(("failed", failure) for failure in self.failures),
+            *((("folder", self.folder),) if self.folder else ()),
+        ]
+        label = f"{self.measure.name} over {len(self.leading)} tests"
+        return card(f"{experiment.method} on {experiment.task}", rows, curve(self.leading, label))
 
 
 def mean_of_last(values: Sequence[float]) -> float | None:

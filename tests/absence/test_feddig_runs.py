@@ -189,5 +189,5 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["features", "full"])
 def test_two_workers_give_the_bits_of_one_process(kind: str) -> None:
-    wanted = {**KINDS[kind], "scenario": AWAY, "algorithm": "scaffold", "rounds": 5}
+    wanted = {**KINDS[kind], "scenario": AWAY, "algorithm": "scaffold", "rounds": 5}  # type: ignore[dict-item]
     assert_same(run(experiment(**wanted, workers=2)), run(experiment(**wanted)))

@@ -61,7 +61,9 @@ def test_a_word_between_colons_is_no_picture() -> None:
 @pytest.mark.parametrize("width", [80, 200])
 def test_names_of_methods_are_whole(width: int) -> None:
     histories = [
-        History(Experiment(absence=absence, scenario=scenario, trust="multikrum"), [judged(t, 0.8) for t in range(30)])
+        History(
+            Experiment(absence=absence, scenario=scenario, trust="multikrum"), [judged(t, 0.8) for t in range(1, 31)]
+        )
         for absence in ("none", "feddig")
         for scenario in ("none", "sequential", "forever")
     ]
@@ -75,7 +77,7 @@ def test_names_of_methods_are_whole(width: int) -> None:
 
 def test_the_final_value_says_what_it_is_the_mean_of() -> None:
     values = [0.2, 0.4, 0.495, 0.496, 0.515]
-    history = History(Experiment(), [judged(t, value) for t, value in enumerate(values)])
+    history = History(Experiment(), [judged(t, value) for t, value in enumerate(values, 1)])
     assert history.final_text + history.final_words == "50.2% (mean of the last 3 tests)"
     assert History(Experiment(), history.records[:1]).final_words == ""
 

@@ -193,7 +193,7 @@ def test_the_table_encoder_wants_a_schema() -> None:
 @pytest.mark.parametrize("mode", ["paper", "moments"])
 def test_feddig_on_heart(mode: str) -> None:
     absence = {"name": "feddig", "mode": mode}
-    changes = {"scenario": "sequential", "rounds": 8, "workers": 0, "encoder": "table"}
+    changes = {"scenario": "sequential", "rounds": 8, "workers": 0}
     history = holdfast.run(Experiment(task="heart", absence=absence, **changes))  # type: ignore[arg-type]
     assert history.final_accuracy > 0.7
 

@@ -227,7 +227,7 @@ def test_large_runs_open_quickly(driver: Any, tmp_path: Path) -> None:
 def test_the_plots_label_is_what_the_headline_says(driver: Any, tmp_path: Path) -> None:
     """The mean of the last three tests, 50.2, where the last one alone would be 51.5."""
     values = [0.2, 0.4, 0.495, 0.496, 0.515]
-    make_run(tmp_path / "one", [judged(t, value) for t, value in enumerate(values)], rounds=5)
+    make_run(tmp_path / "one", [judged(t, value) for t, value in enumerate(values, 1)], rounds=5)
     save_report([tmp_path / "one"], tmp_path / "page.html")
     open_page(driver, tmp_path / "page.html")
     assert "FedAvg reached 50.2\u00a0%" in texts(driver, "h1")[0]

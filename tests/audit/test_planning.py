@@ -1,0 +1,27 @@
+"""`privacy plan` warns where a client has too few records for the noise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from holdfast.absence import FedDig
+from holdfast.audit.planning import noise_in_mean, settings_for, too_small
+from holdfast.digests.release import claim_of
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment
+
+
+def test_noise_in_a_mean_by_hand() -> None:
+    claim = claim_of(FedDig(mode="moments", epsilon=3.0), (35,), 2)
+    sigma = claim.scale / 1024  # the grid has 1024 steps to a length of 1
+    assert noise_in_mean(claim, 35, 78) == pytest.approx(math.sqrt(35) * sigma / 78)
+
+
+@pytest.mark.parametrize(("epsilon", "few"), [(3.0, 4), (1000.0, 0)])
+def test_small_hospitals_are_named(epsilon: float, few: int) -> None:
+    plan = make_plan(Experiment(task="heart", absence="feddig", workers=0))  # type: ignore[arg-type]
+    said = too_small(plan, settings_for(epsilon, 1e-5, 1, plan.method.bench.about.feature_shape, 2))
+    assert said.startswith(f"{few} of 4 clients have few records") == bool(few)
+    assert ("Switzerland (78 records)" in said) == bool(few)

@@ -1,0 +1,63 @@
+"""What a notebook shows: a run, a digest and a privacy report as small tables, and nobody's text as code."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from report_helpers import judged, record
+
+from holdfast.audit.findings import Findings
+from holdfast.core.cards import curve
+from holdfast.digests.digest import Digest
+from holdfast.runs.experiment import Experiment
+from holdfast.runs.store import History
+
+
+def test_a_history_shows_itself() -> None:
+    history = History(Experiment(), [judged(t, value) for t, value in enumerate((0.2, 0.4, 0.495, 0.496, 0.515), 1)])
+    shown = history._repr_html_()
+    assert "50.2% (mean of the last 3 tests)" in shown
+    assert "fedavg on fashion-mini" in shown
+    assert shown.count("<polyline") == 1
+    assert "<polyline" not in History(Experiment(), [record(1)])._repr_html_()
+
+
+def test_texts_are_no_code() -> None:
+    history = History(Experiment(task="<script>alert(1)</script>.npz"), [judged(1, 0.5)])
+    assert "<script>" not in history._repr_html_()
+    assert "<b>" not in curve([1.0, 2.0], "<b>")
+
+
+def test_a_history_is_drawn() -> None:
+    history = History(Experiment(), [judged(1, 0.2), record(2), judged(3, 0.4)])
+    axes = history.plot(Figure().subplots())
+    [line] = axes.lines
+    assert line.get_xdata().tolist() == [1, 3]
+    assert line.get_ydata().tolist() == [0.2, 0.4]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "test accuracy")
+
+
+def test_a_digest_shows_itself() -> None:
+    digest = Digest(torch.zeros(3, 8), torch.ones(3, 2) / 2, "ward", "f" * 64, 4, "across", "equal", "none", 13, 12)
+    shown = digest._repr_html_()
+    assert "Digest for ward" in shown
+    assert "12 of 13, 4 mixed in each (across)" in shown
+
+
+def test_findings_show_the_verdict_and_every_channel() -> None:
+    channel = SimpleNamespace(name="accuracies", state="open", says="exactly")
+    found: Any = SimpleNamespace(
+        verdict="NO GUARANTEE",
+        epsilon_total=float("inf"),
+        epsilon_protected=3.0,
+        delta=1e-5,
+        channels=[channel],
+        subject=SimpleNamespace(name="run"),
+    )
+    shown = Findings._repr_html_(found)
+    assert "NO GUARANTEE" in shown
+    assert "infinite" in shown
+    assert "open: exactly" in shown

@@ -50,6 +50,7 @@ from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.one_message import check_one_message, refuse_sums, sends_one_message
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
@@ -179,10 +180,14 @@ def make_plan(experiment: Experiment) -> Plan:
     experiment = complete(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
-    refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+    if sends_one_message(experiment):
+        check_one_message(experiment, task, absence)
+    else:
+        refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+        refuse_sums(absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes)
+    about = About(task.name, task.classes, kind=task.kind.spec)
     if encoder is not None:
         signed = not never_negative(experiment.encoder)
         about = replace(
@@ -207,6 +212,10 @@ def make_plan(experiment: Experiment) -> Plan:
     rehearse_scenario(scenario, stage, str(experiment.scenario))
     attack = choose_attack(experiment.attack)
     refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
+    if attack is not None and method.algorithm.one_message and not {"digest", "data"} & set(attack.kind):
+        raise HoldfastError(
+            "attack: with algorithm 'oneshot' there are no updates to attack; choose one on data or digests."
+        )
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(

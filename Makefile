@@ -39,7 +39,7 @@ browser:
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy holdfast tests
 	$(BIN)/lint-imports
 
 # What to run after each change: lint, types, and the tests that take seconds.

@@ -324,7 +324,7 @@ BAD = {
     "of another encoder": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], encoder="x")), "made for encoder 'x'"),
     "of other classes": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0, 0.0]])), "made for classes 3"),
     "with features too long": (sealed(digest_of([[0.0, 1.0, 2.0]], [[1.0, 0.0]])), "made for feature shape [3]"),
-    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "made for feature shape [1, 2]"),
+    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "made for feature shape [1, 2]"),  # type: ignore[list-item]
     "damaged": (change(DIGESTS[1], features=torch.ones(1, 2)), "SHA-256"),
     "not a number": (change(DIGESTS[1], features=torch.full((1, 2), math.nan)), "damaged"),
     "empty": ({"manifest": torch.zeros(0, dtype=torch.uint8)}, "no readable manifest"),

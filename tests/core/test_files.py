@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from engine_helpers import GENEROUS, child
@@ -57,7 +58,7 @@ def test_no_damage_goes_unnoticed(data: bytes, draw: st.DataObject) -> None:
 
 @settings(max_examples=60)
 @given(LINES, LINES, st.data())
-def test_a_torn_line_costs_itself_and_nothing_else(before: list[dict], after: list[dict], draw: st.DataObject) -> None:
+def test_a_torn_line_costs_itself_and_nothing_else(before: list[Any], after: list[Any], draw: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "lines.jsonl"
         for line in before:
@@ -85,7 +86,12 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_file(path, b"old")
     seen = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(path.read_bytes()), replace(a, b)))
+
+    def watched(a: str, b: str) -> None:
+        seen.append(path.read_bytes())
+        replace(a, b)
+
+    monkeypatch.setattr(os, "replace", watched)
     write_file(path, b"new")
     assert seen == [b"old"]  # until the whole of the new one lies beside it
     assert path.read_bytes() == b"new"

@@ -47,7 +47,7 @@ TRIES = 300
 DEEP: list[Any] = []
 for _ in range(200):
     DEEP = [DEEP]
-ODD = [
+ODD: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**63, 10**400, 0.5, -0.5, 1e308, "", "x", "\x1b[2J", "\ud800", "[/bold]", "infinite",
     [], [1], {}, {"0": 1}, [[]], DEEP,
 ]  # fmt: skip

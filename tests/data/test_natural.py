@@ -39,7 +39,7 @@ def hospital_task(rows: int = 120, *, person: bool = False, site: bool = True) -
 def test_numpy_arrays_and_frames_become_tensors():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    samples = Samples(frame, pandas.Series([0, 1]), {"site": [1, 0]})
+    samples = Samples(frame, pandas.Series([0, 1]), {"site": [1, 0]})  # type: ignore[dict-item]
     assert samples.inputs[0].dtype == torch.float32
     assert samples.labels.dtype == torch.int64
     assert samples.take(torch.tensor([1])).facts["site"].tolist() == [0]
@@ -155,7 +155,7 @@ def test_a_split_is_stratified():
 
 
 def test_a_given_split_is_respected():
-    samples = Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 1]), {"part": [0, 1, 2, 0]})
+    samples = Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 1]), {"part": [0, 1, 2, 0]})  # type: ignore[dict-item]
     task = Task("t", samples, samples, ("a", "b"), fact_values={"part": ("train", "test", "validation")})
     train, validation, test = split_by("column:part", task, torch.arange(4), torch.Generator())
     assert (train.tolist(), validation.tolist(), test.tolist()) == ([0, 3], [2], [1])

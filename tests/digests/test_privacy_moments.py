@@ -17,6 +17,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.digests import moments as summary
 from holdfast.privacy import moment_noise as moments
 from holdfast.privacy import noise
+from holdfast.privacy.grid import quantise
 
 W, S = moments.WEIGHT, moments.CLASSWISE
 
@@ -77,7 +78,7 @@ def test_the_whole_numbers_that_get_noise_obey_the_ratio(
 ) -> None:
     """Any two records, around any centres: each number's change over its own scale, added in squares, no margin."""
     scales, ratio, _ = moments.scales_for(3.0, 1e-5, 4)
-    values = moments.quantise(z, moments.GRID).values / moments.STEPS
+    values = quantise(z, moments.GRID).values / moments.STEPS
     centres = moments.Centres(means, radii)
     assert moment_ratio((values[0], 0), (values[1], label), 2, scales, centres) <= ratio
 
@@ -139,7 +140,7 @@ def test_noise_has_the_stated_spread() -> None:
 
 def test_residuals_are_never_longer_than_one() -> None:
     z, y = blobs(300, 3, 6, 0)
-    values = moments.quantise(z, moments.GRID).values
+    values = quantise(z, moments.GRID).values
     centres = moments.Centres(np.zeros((3, 6)), np.array([1.0, 0.5, 0.3]))
     found = moments.residuals(values, y, centres)
     assert (found**2).sum(1).max() <= moments.STEPS**2

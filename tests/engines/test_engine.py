@@ -8,6 +8,7 @@ import os
 import signal
 from multiprocessing import reduction
 from pathlib import Path
+from typing import Any
 
 import engine_helpers
 import numpy as np
@@ -164,7 +165,12 @@ def test_a_worker_that_cannot_load_is_one_sentence_and_leaves_no_other_behind(
     monkeypatch.chdir(tmp_path)
     started = []
     start = Embedded._start
-    monkeypatch.setattr(Embedded, "_start", lambda self, ids: started.append(start(self, ids)) or started[-1])
+
+    def counted(self: Embedded, ids: list[int]) -> Any:
+        started.append(start(self, ids))
+        return started[-1]
+
+    monkeypatch.setattr(Embedded, "_start", counted)
     with pytest.raises(
         HoldfastError,
         match=r"could not load its clients: .* RuntimeError: not in a worker",

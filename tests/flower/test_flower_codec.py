@@ -73,7 +73,7 @@ def test_not_a_number_stays_so_as_half() -> None:
 def records(**words: Any) -> RecordDict:
     """A good letter's records with some words changed."""
     good = encode(LETTER)
-    return RecordDict({"tensors": good["tensors"], "words": ConfigRecord({**good["words"], **words})})
+    return RecordDict({"tensors": good["tensors"], "words": ConfigRecord({**good["words"], **words})})  # type: ignore[dict-item]
 
 
 def with_layout(layout: object) -> RecordDict:

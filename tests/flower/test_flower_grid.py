@@ -266,7 +266,7 @@ def test_own_samples_take_the_place_of_the_share(tmp_path: Path) -> None:
                 seen.append(json.loads(words["scalars"])["samples"])
         return packets
 
-    grid.pull_messages = watch  # type: ignore[method-assign]
+    grid.pull_messages = watch  # type: ignore[method-assign, assignment]
     play(tmp_path, wanted, grid)
     assert seen == [32] * 4  # 80 % of each site's own forty
     assert torch.get_num_threads() == 1

@@ -180,7 +180,7 @@ def test_coins_by_exhaustion() -> None:
         heads = 0
         for digit in range(256):
             stream = iter([digit] + [255] * 9)
-            source = noise.Source(lambda n, s=stream: bytes(next(s) for _ in range(n)), "scripted")
+            source = noise.Source(lambda n, s=stream: bytes(next(s) for _ in range(n)), "scripted")  # type: ignore[misc]
             heads += int(noise._coins(np.array([top], dtype=np.uint64), bottom, source)[0])
         assert heads == top * 256 // bottom
 

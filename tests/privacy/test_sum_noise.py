@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from holdfast.core.tensors import bytes_of
 from holdfast.data.kinds import Classes, Hazards, Labels, Regression
 from holdfast.digests.sums import UNIT, SumDigest, bounds_of, make_sums, open_sums, seal_sums, targets_of
 from holdfast.privacy import noise
-from holdfast.privacy.sum_noise import STEPS, exact_whole, noisy_sums, scales_for, sums_claim
+from holdfast.privacy.moment_noise import STEPS
+from holdfast.privacy.sum_noise import exact_whole, noisy_sums, scales_for, sums_claim
 
 KINDS = {
     "regression": (Regression(), 0),
@@ -148,6 +150,7 @@ def test_the_wire_keeps_everything_and_refuses_the_rest() -> None:
     with pytest.raises(HoldfastError, match="shapes"):
         open_sums({**sealed, "cells": sealed["cells"].float()})
     manifest = json.loads(bytes_of(sealed["manifest"]))
+    wrong: dict[str, Any]
     for wrong in (
         {"records": 0}, {"records": "50"}, {"features": 10**9}, {"range": [1.0, 0.0]}, {"range": 3}, {"claim": {}},
         {"kind": "survival"}, {"kind": "nothing"}, {"schema": "holdfast-sums/9"}, {"classes": -1},

@@ -13,13 +13,13 @@ from torch.nn.functional import one_hot
 
 from holdfast.core.errors import HoldfastError
 from holdfast.digests.digest import make_digest
+from holdfast.digests.stretching import spread_of
 from holdfast.play import run
 from holdfast.reproduce.baselines import (
     centralised,
     fit_lda,
     lda_accuracy,
     lda_from_digests,
-    spread_of,
     without_digests,
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.cli import reproducing
+from holdfast.cli import comparing, reproducing
 from holdfast.cli.reproducing import Wish, experiments_of, read_seeds, reproduce_paper, with_data
 from holdfast.core.errors import HoldfastError
 from holdfast.models.networks import weights_of
@@ -163,7 +163,7 @@ def test_a_small_reproduction_from_end_to_end(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.usefixtures("few")
 def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Experiment] = []
-    real = reproducing.play_one
+    real = comparing.play_one
 
     def stop_at_third(experiment: Experiment, out: Path, live: object) -> History:
         if len(calls) == 2:

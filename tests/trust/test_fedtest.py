@@ -61,7 +61,7 @@ class Scripted:
     """A federation whose testers say what the test wants: (tester, client) -> accuracy."""
 
     def __init__(self, said: dict[int, object]) -> None:
-        self.said, self.asked = said, []
+        self.said, self.asked = said, list[Message]()
 
     @property
     def clients(self) -> list[int]:
@@ -88,7 +88,7 @@ def bare_state(trust: FedTest) -> State:
 
 
 def test_scores_are_a_moving_average_and_weights_their_fourth_power() -> None:
-    trust = method_with(FedTest(testers=2, choice="trusted", decay=0.25)).trust
+    trust = FedTest(testers=2, choice="trusted", decay=0.25)
     said = {0: {"1": 0.5, "2": 0.2}, 1: {"0": 0.4, "2": 0.4}, 2: {"0": 0.6, "1": 0.7}}
     testers = trust.choose(updates(0, 1, 2), method_with(trust), bare_state(trust))
     assert len(testers) == 2
@@ -196,7 +196,7 @@ def test_testers_are_new_ones_as_far_as_there_are_others(
 
 
 def test_rotating_testers_all_get_their_turn() -> None:
-    seen, before = [], []
+    seen, before = list[int](), list[int]()
     for round in range(5):
         before = choose_testers("rotating", 4, range(10), before, [0.0] * 10, 0, round)
         seen += before

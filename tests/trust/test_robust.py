@@ -61,7 +61,8 @@ def slow_krum_scores(x: list[list[float]], f: int, alive: list[int]) -> dict[int
 
 def slow_bulyan(x: list[list[float]], f: int) -> list[float]:
     """El Mhamdi et al., section 4: repeated Krum, then the mean of the values nearest to the median."""
-    alive, chosen = list(range(len(x))), []
+    chosen: list[int] = []
+    alive = list(range(len(x)))
     while len(chosen) < len(x) - 2 * f:
         scores = slow_krum_scores(x, f, alive)
         best = min(alive, key=lambda i: (scores[i], x[i]))
@@ -93,7 +94,11 @@ def test_rules_equal_slow_references(seed: int, f: int) -> None:
     torch.testing.assert_close(trimmed_mean(x, f).vector, torch.tensor(trimmed))
     torch.testing.assert_close(median(x).vector.numpy(), np.median(x.numpy(), axis=0))
     torch.testing.assert_close(median(x[:-1]).vector.numpy(), np.median(x[:-1].numpy(), axis=0))
-    mixed = [x[sorted(range(n), key=lambda j, i=i: math.dist(plain[i], plain[j]))[: n - f]].mean(0) for i in range(n)]
+
+    def nearest(i: int) -> list[int]:
+        return sorted(range(n), key=lambda j: math.dist(plain[i], plain[j]))[: n - f]
+
+    mixed = [x[nearest(i)].mean(0) for i in range(n)]
     prepared = nearest_neighbour_mixing(x, f)
     torch.testing.assert_close(prepared.updates, torch.stack(mixed))
     torch.testing.assert_close(prepared.mixing.float() @ x, prepared.updates)

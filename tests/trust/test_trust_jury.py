@@ -26,8 +26,9 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.store import History
 from holdfast.trust.base import check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
-from holdfast.trust.jury import Jury, clipped, fair_samples, said_of, standing
+from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient
+from holdfast.trust.reputation import standing
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -120,14 +121,14 @@ def test_blame_is_believed_at_once_forgiven_slowly_and_one_liar_changes_nothing(
 class Answers:
     """A federation whose clients answer what they are told to."""
 
-    def __init__(self, answers: dict[int, dict[str, object]]) -> None:
+    def __init__(self, answers: Mapping[int, Mapping[str, object]]) -> None:
         self.answers, self.asked = answers, list[Message]()
 
     clients = (0, 1, 2)
 
     def ask(self, messages: list[Message]) -> list[Reply]:
         self.asked += messages
-        return [Reply(message.client, {}, self.answers[message.client]) for message in messages]
+        return [Reply(message.client, {}, dict(self.answers[message.client])) for message in messages]
 
     def close(self) -> None: ...
 

@@ -1,7 +1,7 @@
 """A federation by post: accuracy of heads made from one digest of each client, and of FedDig with rounds beside them.
 
     python benchmarks/oneshot.py                               (fashion-mini: 4 clients, Dirichlet 0.1, seeds 0-4)
-    python benchmarks/oneshot.py --task fashion-mnist --data DIR --samples 12000 --feddig 40
+    python benchmarks/oneshot.py --task fashion-mnist --data DIR --samples 12000 --only mixed --feddig 24
     python benchmarks/oneshot.py --seeds 200,201 --validation  (what settings were chosen on)
 
 Only digests leave. Accuracy is on the test set, or with --validation on what clients hold out. `auto` is the head that
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--feddig", type=int, default=0, help="rounds of FedDig beside them")
     parser.add_argument("--encoder", help="in place of scattering")
+    parser.add_argument("--heads", default=",".join((*HEADS, "auto")))
     parser.add_argument("--only", help="settings whose name contains this")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -89,10 +90,10 @@ def main() -> None:
             digests = digests_of(experiment, task, encoder, FedDig(**options))
             judge = judge_of(experiment, task, encoder, given.validation)
             noise = Noise(bound=encoder.norm_bound)
-            for head in HEADS:
-                rows.setdefault((name, head), []).append(100 * accuracy(fit(head, digests, noise, seed), judge))
-            chosen = choose_head("auto", digests, noise, seed)
-            rows.setdefault((name, "auto"), []).append(100 * accuracy(chosen.network, judge))
+            for head in given.heads.split(","):
+                auto = head == "auto"
+                network = choose_head(head, digests, noise, seed).network if auto else fit(head, digests, noise, seed)
+                rows.setdefault((name, head), []).append(100 * accuracy(network, judge))
         if given.feddig:
             keys = {"samples": given.samples, "data": None if given.data is None else str(given.data)}
             run = holdfast.run(

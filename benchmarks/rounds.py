@@ -92,7 +92,7 @@ def final(curve: list[float]) -> float:
 
 def table(out: Path, sets: list[str], clients: list[int], seeds: list[int]) -> list[str]:
     """A line for each set and number of clients, of the seeds for which both methods have been run."""
-    lines = ["| set | clients | FedAvg | FedDig | difference (95 %) | rounds | gain |", "|---|---|---|---|---|---|---|"]
+    lines = ["| set | clients | seeds | FedAvg | FedDig | difference (95 %) | rounds | gain |", "|---" * 8 + "|"]
     for name in sets:
         for count in clients:
             found = {m: {s: read(out, name, count, m, "none", s) for s in seeds} for m in METHODS}
@@ -105,7 +105,7 @@ def table(out: Path, sets: list[str], clients: list[int], seeds: list[int]) -> l
             said = " | ".join(spread([100 * final(curve) for curve in curves]) for curves in (plain, digests))
             means = [statistics.fmean(numbers) for numbers in rounds]
             lines.append(
-                f"| {name} | {count} | {said} | {interval(gaps)} | {means[0]:.1f} to {means[1]:.1f} | "
+                f"| {name} | {count} | {len(both)} | {said} | {interval(gaps)} | {means[0]:.1f} to {means[1]:.1f} | "
                 f"{means[0] / means[1]:.1f} |"
             )
     return lines

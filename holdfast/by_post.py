@@ -29,13 +29,12 @@ from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments
 from holdfast.digests.origin import Origin, read_origin
 from holdfast.digests.received import noise_variance, scaled
-from holdfast.digests.sums import SumDigest, is_sums, open_sums
+from holdfast.digests.sums import SumDigest, is_sums, open_sums, scaled_sums
 from holdfast.encoders import Encoder, make_encoder
 from holdfast.encoders.table import Scaled
 from holdfast.heads.choosing import Fitted, Noise, Received, choose_head
 from holdfast.heads.from_sums import class_evidence
 from holdfast.models.networks import buffers_of, weights_of
-from holdfast.privacy.sum_noise import Sums
 
 FEWEST_TO_JUDGE = 2  # digests, to say what one adds
 
@@ -203,9 +202,7 @@ def limited(post: Posted, most: int, place: int) -> Received:
     if share == 1.0:
         return post.digest
     if isinstance(post.digest, SumDigest):
-        sums = post.digest.sums
-        fewer = Sums(sums.cells * share, sums.second * share, sums.squares * share)
-        return replace(post.digest, sums=fewer, records=most, noise=post.digest.noise * share)
+        return scaled_sums(post.digest, most)
     if not isinstance(post.digest, Digest):
         return scaled(post.digest, share)
     digest = post.digest

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.absence import AbsencePolicy
-from holdfast.client import TRAIN, TrainRequest
+from holdfast.client import DIGEST, TRAIN, DigestRequest, TrainRequest
 from holdfast.context import Context
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
@@ -30,7 +30,7 @@ from holdfast.core.types import (
     Update,
     size,
 )
-from holdfast.core.validate import all_finite, bounded_buffers, validate
+from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.selection import select
 from holdfast.trust import Hearing, Judgement, Trust
@@ -111,6 +111,8 @@ class Record:
 
 def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
     """State in, state out: nothing else changes."""
+    if method.algorithm.one_message:
+        return exchange_digests(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
@@ -164,6 +166,45 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
     return after, record
+
+
+def exchange_digests(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
+    """The one round of algorithm "oneshot": each client is asked for its digest, and a head is fitted to them."""
+    clock = Clock()
+    asked = select(method.selection, federation.clients, state, method.seed)
+    replies = federation.ask([DIGEST.message(client, state.round, DigestRequest()) for client in asked])
+    clock.lap("clients")
+    heard = [reply for reply in replies if isinstance(reply, Reply)]
+    absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
+    refused = {reply.client: fault for reply in heard if (fault := bad_count(reply, "samples"))}
+    fresh = [reply for reply in heard if reply.client not in refused]
+    claims = {**{reply.client: reply.scalars["samples"] for reply in fresh}, **state.claims}
+    state = replace(state, claims=claims)
+    digests, bad = method.absence.receive(state, fresh, method)
+    refused |= bad
+    after = replace(state, digests=digests)
+    if digests:
+        model, buffers = method.absence.fit_head(after, method)
+        after = replace(after, model=model, buffers=buffers)
+    clock.lap("server_step")
+    counted = method.sizes.counted({client: claims[client] for client in digests})
+    after = after.next(absent=tuple(sorted([*absent, *refused])))
+    return after, Record(
+        round=after.round,
+        absent=absent,
+        refused=refused,
+        stand_ins=[],
+        weights={client: count / sum(counted.values()) for client, count in counted.items()},
+        scores={},
+        suspects={},
+        loss=None,
+        bytes_up=sum(size(reply.tensors) for reply in heard),
+        bytes_down=0,
+        seconds=clock.laps,
+        notes=[f"{method.called(client)}'s digest is refused: {why}" for client, why in refused.items()],
+        asked=None if len(asked) == len(federation.clients) else asked,
+        client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
+    )
 
 
 def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:

@@ -89,6 +89,10 @@ class AbsencePolicy:
         the clients that are away, refused, or hardly heard by the trust rule."""
         return after
 
+    def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
+        """Weights and buffers of a model that is fitted to the digests alone, for algorithm "oneshot"."""
+        raise NotImplementedError
+
     def model_of(self, state: State) -> Tensors:
         """The model to be tested and used."""
         return state.model

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from holdfast.absence.base import AbsencePolicy, NoStandIns
 from holdfast.absence.client_memory import follow_memories, last_act, memory_of, stood_in
 from holdfast.algorithms.local_training import Sent, learn
+from holdfast.algorithms.oneshot import OneShot
 from holdfast.attacks import awake
 from holdfast.context import Context, Owner
 from holdfast.core.errors import HoldfastError
@@ -43,6 +44,7 @@ from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
 from holdfast.digests.received import open_for, receive_one, samples_of
 from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release
+from holdfast.heads.of_run import fit_run
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
@@ -230,6 +232,10 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         samples = Samples((features,), labels)
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
+
+    def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
+        assert isinstance(context.algorithm, OneShot)
+        return fit_run(self, context, state, context.algorithm.head)
 
 
 class StandIns(NoStandIns):

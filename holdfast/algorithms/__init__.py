@@ -11,6 +11,7 @@ from holdfast.algorithms.fedbn import FedBN
 from holdfast.algorithms.feddyn import FedDyn
 from holdfast.algorithms.fednova import FedNova
 from holdfast.algorithms.fedprox import FedProx
+from holdfast.algorithms.oneshot import OneShot
 from holdfast.algorithms.scaffold import Scaffold
 
 __all__ = ["ALGORITHMS", "AdaBest", "FedAvg", "FedBN", "FedDyn", "FedNova", "FedProx", "Scaffold"]
@@ -23,4 +24,5 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "adabest": AdaBest,
     "scaffold": Scaffold,
     "fedbn": FedBN,
+    "oneshot": OneShot,
 }

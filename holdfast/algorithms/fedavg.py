@@ -46,6 +46,7 @@ class FedAvg:
     weights: ClassVar[str] = "samples"  # the weights of its paper: by samples, or uniform
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
+    one_message: ClassVar[bool] = False  # whether clients send one digest and no updates
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
 
     def fitted(self, network: nn.Module) -> Self:

@@ -26,7 +26,7 @@ from holdfast.core.names import plural
 from holdfast.data.metrics import Measure
 from holdfast.play import resume, run
 from holdfast.report.figures import save_curves
-from holdfast.report.words import situation
+from holdfast.report.words import on_absent, situation
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load
 from holdfast.runs.presets import with_method
@@ -86,7 +86,24 @@ def tell(histories: Sequence[History], out: Path, console: Console, as_json: boo
             what = f"{history.experiment.method}, {situation(history.experiment)}: {line}"
             console.print(f"[yellow]note[/] {escape(what)}")
     console.print(fitting(console, histories, backdoors))
+    for line in on_those_who_left(histories):
+        console.print(escape(line))
     console.print(f"Runs, results.json and curves.png are in [bold]{escape(str(out))}[/]")
+
+
+def on_those_who_left(histories: Sequence[History]) -> list[str]:
+    """For each condition under which members left, the leading metric of each method on their data."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for history in histories:
+        if (value := on_absent(history.records)) is not None:
+            methods = found.setdefault(situation(history.experiment), {})
+            methods.setdefault(history.experiment.method, []).append(value)
+    measure = histories[0].measure
+    return [
+        f"On the data of those who left, {condition}: "
+        + ", ".join(f"{method} {measure.text(statistics.mean(values))}" for method, values in methods.items())
+        for condition, methods in found.items()
+    ]
 
 
 def combinations(

@@ -18,6 +18,7 @@ from holdfast.core.failures import Refusal, tell_home
 from holdfast.core.types import Message, Reply, Tensors, unpack
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
+from holdfast.learning.augment import Augment
 from holdfast.learning.settings import Learning
 from holdfast.privacy.channels import NOISED, OFF
 from holdfast.privacy.counts import noised_counts
@@ -43,6 +44,7 @@ class Client(Owner):
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     guard: Guard | None = None  # protects its updates
+    augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first

@@ -14,6 +14,7 @@ from holdfast.core.randomness import rng, seed_of
 from holdfast.core.types import Reply, Tensors
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, is_number, packed, register
+from holdfast.learning.loop import Shuffled
 from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.dp_sgd import Kept
 from holdfast.privacy.dp_steps import Noisy
@@ -54,7 +55,7 @@ class Train(Job[Client, TrainRequest, TrainReply]):
     exact = False  # noise, ledger and policy of an update are this job's own concern
 
     def due(self, round: int, client: Client, context: Context) -> bool:
-        return True
+        return not context.algorithm.one_message
 
     def check(self, asked: TrainRequest, round: int, client: Client, context: Context) -> None:
         """Refuse to train in another way than the experiment says."""
@@ -111,6 +112,9 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
     """Train the model that was sent on one's own samples; answer with the change."""
     memory, kept, home, notes = recall_memory(client, asked.accepted, asked.memory)
     samples = samples_in(client, round)
+    order = rng(client.seed, round, client.id, "batches")
+    settings = client.learning
+    augmented = client.augment and Shuffled(order, settings.batch_size, settings.precision, client.augment)
     learnt = learn(
         client.model,
         samples,
@@ -121,10 +125,10 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         objective=TaskLoss(client.loss),
         round=round,
         last=asked.accepted,
-        order=rng(client.seed, round, client.id, "batches"),
+        order=order,
         # A protected model's own chance (dropout) must be nobody's to foresee.
         chance=seed_of(client.seed, round, client.id, "model") if noisy is None else secret(),
-        gradients=noisy,
+        gradients=noisy or augmented,
         kept=kept,
     )
     client.memory.write(round, learnt.memory)

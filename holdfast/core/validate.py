@@ -104,11 +104,8 @@ def bounded_buffers(updates: Sequence[Update]) -> list[Update]:
 def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | None) -> str | None:
     """The first thing wrong with an update, or None: names, shapes, types, finite values, norm."""
     for count in ("samples", "steps"):
-        value = reply.scalars.get(count)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            return f"{count} is {brief(value)}, not a positive whole number"
-        if value > MOST:  # beyond it, arithmetic with it would raise an error here, at the moderator
-            return f"{count} is above {MOST}"
+        if fault := bad_count(reply, count):
+            return fault
     if not isinstance(loss := reply.scalars.get("loss", 0.0), float):
         return f"loss is {brief(loss)}, not a number"
     for name in reply.tensors:
@@ -118,6 +115,16 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
         if fault := misfit(unpack(reply.tensors, group), wanted):
             return f"{group}/{fault}"
     return too_long(unpack(reply.tensors, "delta"), max_norm)
+
+
+def bad_count(reply: Reply, name: str) -> str | None:
+    """What is wrong with a number that a client tells of itself, or None."""
+    value = reply.scalars.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        return f"{name} is {brief(value)}, not a positive whole number"
+    if value > MOST:  # beyond it, arithmetic with it would raise an error here, at the moderator
+        return f"{name} is above {MOST}"
+    return None
 
 
 def misfit(got: Tensors, wanted: Tensors) -> str | None:

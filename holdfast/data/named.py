@@ -26,6 +26,7 @@ from holdfast.data.sources.described import (
 )
 from holdfast.data.sources.idx import read_idx
 from holdfast.data.sources.images import image_records
+from holdfast.data.sources.saved import is_saved, saved_records
 from holdfast.data.sources.series import array_records
 from holdfast.data.sources.texts import text_records
 from holdfast.data.tables.schema import read_schema
@@ -184,6 +185,8 @@ def own_records(task: str, path: Path) -> Samples:
 
 def records_at(about: Description, path: Path) -> tuple[Description, Records]:
     """A description with the records that follow it."""
+    if is_saved(path):
+        return about, saved_records(about, path)
     return about, RECORDS[about.what](about, path)
 
 

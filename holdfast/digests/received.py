@@ -25,8 +25,9 @@ from holdfast.digests.digest import Digest, open_digest
 from holdfast.digests.moment_sampling import Pooled, draw, pool
 from holdfast.digests.moment_wire import check_moments, open_moments
 from holdfast.digests.moments import MomentDigest
-from holdfast.digests.release import COMPACT, LONGEST_EXCUSE, ReleaseOptions, claim_of, noisy, strict_grid
+from holdfast.digests.release import COMPACT, LONGEST_EXCUSE, ReleaseOptions, claim_of, noisy, strict_grid, sums_leave
 from holdfast.digests.stretching import stretched
+from holdfast.digests.sums import UNIT, SumDigest, check_sums, open_sums
 
 TOGETHER = -1  # where a bench keeps what all clients' moments say together
 
@@ -34,7 +35,9 @@ TOGETHER = -1  # where a bench keeps what all clients' moments say together
 def receive_one(options: ReleaseOptions, context: Context, client: int, samples: int, sealed: Tensors) -> None:
     """Refuse a release that is damaged, absurd, not what this run asked for, or of more samples than were claimed."""
     digest = opened(options, context, client, sealed, most_rows(options, samples, context.bench.about.classes))
-    if options.mode == "moments":
+    if isinstance(digest, SumDigest):
+        check_sums(digest, "sum digest", samples)
+    elif options.mode == "moments":
         check_moments(digest, "moment digest", samples)
     else:
         check_rows(options, context.bench.about, digest, samples)
@@ -103,8 +106,13 @@ def opened(options: ReleaseOptions, context: Context, client: int, sealed: Tenso
     """A client's release of at most so many rows, checked and unpacked: once, not in every round it is in force."""
     kept = context.bench.opened.get(client)
     if kept is None or kept[0] is not sealed:
-        moments = options.mode == "moments"
-        kept = (sealed, open_moments_for(options, context, sealed) if moments else open_for(context, sealed, rows))
+        if sums_leave(options, context.bench.about):
+            found: Any = open_sums_for(options, context, sealed)
+        elif options.mode == "moments":
+            found = open_moments_for(options, context, sealed)
+        else:
+            found = open_for(context, sealed, rows)
+        kept = (sealed, found)
         context.bench.opened[client] = kept
     return kept[1]
 
@@ -210,6 +218,25 @@ def open_moments_for(options: ReleaseOptions, context: Context, sealed: Tensors)
         "delta": options.delta,
     }
     return open_moments(sealed, expected, "moment digest")
+
+
+def open_sums_for(options: ReleaseOptions, context: Context, sealed: Tensors) -> SumDigest:
+    refuse_excuse(sealed)
+    about = context.bench.about
+    expected = {
+        "task": about.task,
+        "encoder": about.encoder,
+        "kind": about.kind,
+        "classes": about.classes,
+        "features": math.prod(about.feature_shape),
+        "range": list(options.target_range or UNIT),
+    }
+    digest = open_sums(sealed, expected, "sum digest")
+    asked = None if options.mode == "sums" else (options.true_epsilon, options.delta)
+    made = None if digest.claim.mode == "sums" else (digest.claim.epsilon_nominal, digest.claim.delta)
+    if made != asked:
+        raise HoldfastError(f"sum digest: it was made for (epsilon, delta) {made}, but this run has {asked}.")
+    return digest
 
 
 def open_for(context: Context, sealed: Tensors, rows: int | None = None) -> Digest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -197,6 +197,15 @@ def read_sums_manifest(text: Tensor, where: str) -> dict[str, Any]:
     except (HoldfastError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         pass
     raise HoldfastError(f"{where}: it has no proper manifest of schema {SCHEMA!r}; {AGAIN}.")
+
+
+def scaled_sums(digest: SumDigest, most: int) -> SumDigest:
+    """The sums of a share of the records, where more are claimed than count."""
+    share = most / digest.records
+    if share >= 1:
+        return digest
+    sums = Sums(digest.sums.cells * share, digest.sums.second * share, digest.sums.squares * share)
+    return replace(digest, sums=sums, records=most, noise=digest.noise * share)
 
 
 def check_sums(digest: SumDigest, where: str, records: int | None = None) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.data.task import Samples
+from holdfast.learning.augment import Augment
 from holdfast.learning.device import Precision, autocast, batch_on, device_of, widened
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states, descend
@@ -71,6 +72,7 @@ class Shuffled:
     generator: torch.Generator
     size: int
     precision: Precision = "float32"
+    augment: Augment | None = None  # of images
 
     def batches(self, samples: int) -> Sequence[Tensor]:
         return batches(torch.randperm(samples, generator=self.generator), self.size)
@@ -78,6 +80,8 @@ class Shuffled:
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
         inputs, labels = batch_on(model, samples, index)
+        if self.augment is not None:
+            inputs = tuple(self.augment(one, self.generator) if one.ndim == 4 else one for one in inputs)
         with autocast(self.precision, labels.device):
             losses = objective(model, inputs, labels)
         value: Tensor = widened(losses).mean()

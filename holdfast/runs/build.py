@@ -29,6 +29,7 @@ from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, guidance_producer, never_negative
+from holdfast.learning.augment import Augment, choose_augment
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
@@ -49,6 +50,7 @@ from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.one_message import check_one_message, refuse_sums, sends_one_message
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
@@ -77,6 +79,7 @@ class Plan:
     guard: Guard | None = None  # protects updates
     stop: Stop | None = None  # when it may end early
     encoder: Encoder | None = None  # of a model that reads features
+    augment: Augment | None = None  # of the images that clients train on
 
     def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
         """One client with its own samples; the model is the workbench of whoever computes for it."""
@@ -102,6 +105,7 @@ class Plan:
             absence=method.absence,
             poisoned=poisoned,
             guard=self.guard,
+            augment=self.augment,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
             interval_from=self.interval_from,
@@ -176,10 +180,14 @@ def make_plan(experiment: Experiment) -> Plan:
     experiment = complete(experiment, task)
     if experiment.samples is not None:
         task = replace(task, train=task.train.take(first_samples(task, experiment.samples)))
-    refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+    if sends_one_message(experiment):
+        check_one_message(experiment, task, absence)
+    else:
+        refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+        refuse_sums(absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes)
+    about = About(task.name, task.classes, kind=task.kind.spec)
     if encoder is not None:
         signed = not never_negative(experiment.encoder)
         about = replace(
@@ -204,6 +212,10 @@ def make_plan(experiment: Experiment) -> Plan:
     rehearse_scenario(scenario, stage, str(experiment.scenario))
     attack = choose_attack(experiment.attack)
     refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")
+    if attack is not None and method.algorithm.one_message and not {"digest", "data"} & set(attack.kind):
+        raise HoldfastError(
+            "attack: with algorithm 'oneshot' there are no updates to attack; choose one on data or digests."
+        )
     hostile = choose_hostile(experiment.clients, experiment.attackers, experiment.seed)
     guard, method = choose_guard(experiment, method)
     method = replace(
@@ -214,9 +226,21 @@ def make_plan(experiment: Experiment) -> Plan:
         evaluate_every=experiment.evaluate_every,
     )
     chosen = (experiment, task, method, scenario, stage, attack, hostile, parts, build, layout, prepare, device)
-    plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder)
+    plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder, augment_for(experiment, task, inputs))
     try_out(plan)
     return plan
+
+
+def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> Augment | None:
+    """How images are changed by chance in training; refused where the model sees none, or updates are protected."""
+    augment = choose_augment(experiment.augment)
+    if augment is None:
+        return None
+    if len(task.shape) != 3 or "image" not in inputs:
+        raise HoldfastError("augment: only a model that reads images has use for it; leave it out, or name a model.")
+    if experiment.protect.name != "none":
+        raise HoldfastError("augment: protected updates are not augmented; leave out augment, or protect.")
+    return augment
 
 
 def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, Method]:

@@ -20,6 +20,7 @@ from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.one_message import model_of_head, sends_one_message
 
 
 def choose_model(
@@ -55,6 +56,8 @@ def choose_model(
 
 def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:
     """Which model is meant; auto where it is the task's own."""
+    if sends_one_message(experiment):
+        return model_of_head(experiment, task, absence)
     if experiment.model.name != "auto":
         return experiment.model
     if absence.needs_features:

@@ -54,6 +54,7 @@ class Experiment:
     metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # how lr goes on over the rounds
     optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
+    augment: str = "none"  # of the images that clients train on: flip, crop:4, both, or module:function
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
@@ -172,7 +173,7 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics", "stop", "test"),
+    *("split", "loss", "metrics", "stop", "test", "augment"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
 NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
@@ -238,6 +239,7 @@ def own_modules(experiment: Experiment) -> list[str]:
     ['study', 'nets.small']
     """
     paths = [getattr(experiment, key).head for key in CHOICES]
+    paths += [experiment.augment, str(experiment.encoder.options.get("network", ""))]
     if not experiment.task.endswith((".npz", ".toml")) and not experiment.task.startswith(SOURCES):
         paths.insert(0, experiment.task)
     return [module for module, _, name in (path.partition(":") for path in paths) if name.isidentifier()]

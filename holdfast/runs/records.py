@@ -37,6 +37,8 @@ def scalars(record: Record, class_names: Sequence[str] = ()) -> Iterator[tuple[s
     (0.25, 1.0)
     """
     yield from record.metrics.items()
+    for metric, value in record.absent_metrics.items():
+        yield f"absent/{metric}", value
     if record.loss is not None:
         yield "loss", record.loss
     yield "bytes/up", float(record.bytes_up)

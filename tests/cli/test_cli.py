@@ -60,7 +60,7 @@ def experiment(tmp_path: Path, blobs: Path) -> Path:
     path = tmp_path / "own.toml"
     path.write_text(
         f'task = "{blobs}"\nclients = 3\npartition = "iid"\nrounds = 6\nmodel = "linear"\n'
-        'scenario = {name = "intervals", away = [[1, 2, 4]]}\n'
+        'scenario = {name = "intervals", away = [[1, 3, 5]]}\n'
     )
     return path
 

@@ -328,3 +328,30 @@ def test_embeddings_read_bytes() -> None:
     task = Task("ids", Samples((x,), y), Samples((x,), y), ("even", "odd"), model=lambda: net)
     history = run(Experiment(task=task, rounds=10, clients=2, partition="iid", lr=0.3, batch_size=8, workers=0))
     assert history.final_accuracy > 0.8
+
+
+def test_folders_that_datasets_saved(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "site": datasets.Value("string"),
+        }
+    )
+    parts = {}
+    for part, count in (("train", 8), ("test", 4)):
+        pictures = [Image.fromarray(np.full((9, 9), 20 * number, np.uint8)) for number in range(count)]
+        table = {"image": pictures, "label": [n % 2 for n in range(count)], "site": list("AB") * (count // 2)}
+        parts[part] = datasets.Dataset.from_dict(table, features=kinds)
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    task = load_task(f"images:{tmp_path / 'saved'}")
+    assert (task.class_names, task.site, task.shape) == (("cat", "dog"), "site", (1, 9, 9))
+    assert values_of(task.train) == [20 * number for number in range(8)]
+    assert (len(task.test), task.test.labels.tolist()) == (4, [0, 1, 0, 1])
+    texts = datasets.Dataset.from_dict({"text": ["a b", "c d"] * 10, "label": ["x", "y"] * 10})
+    texts.save_to_disk(str(tmp_path / "texts"))
+    assert load_task(f"text:{tmp_path / 'texts'}").class_names == ("x", "y")
+    (tmp_path / "texts" / "state.json").write_text("broken")
+    with pytest.raises(HoldfastError, match="cannot be read as a data set"):
+        load_task(f"text:{tmp_path / 'texts'}")

@@ -24,7 +24,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-WITHOUT_NORMS = sorted({*ALGORITHMS} - {"fedbn"})  # fedbn: test_shares.py, with a network that has norms
+TRAINING = {name for name, kind in ALGORITHMS.items() if not kind.one_message}
+WITHOUT_NORMS = sorted(TRAINING - {"fedbn"})  # fedbn: test_shares.py, with a network that has norms
 
 
 def pictures(**changes: object) -> Experiment:
@@ -46,6 +47,14 @@ def test_each_algorithm_with_feddig_gives_the_same_bits_while_clients_leave(tmp_
     history = play(tmp_path, wanted)
     assert_same_run(history, run(wanted))
     assert any(record.stand_ins for record in history.records)
+
+
+@pytest.mark.parametrize("head", ["lda", "qda", "server-step"])
+def test_one_message_gives_the_same_bits(tmp_path: Path, head: str) -> None:
+    wanted = with_digests(algorithm=f"oneshot:{head}", absence="feddig", rounds=1, model="auto")
+    history = play(tmp_path, wanted)
+    assert_same_run(history, run(wanted))
+    assert set(history.records[0].weights) == set(range(wanted.clients))
 
 
 def test_feddig_with_guidance_gives_the_same_bits(tmp_path: Path) -> None:

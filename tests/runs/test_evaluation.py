@@ -13,6 +13,7 @@ import torch
 from kind_tasks import classes, wanted
 
 import holdfast
+from holdfast.cli.comparing import on_those_who_left
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Reply
 from holdfast.data.bootstrap import interval_of
@@ -245,3 +246,13 @@ def test_a_run_stops_early_and_a_resumed_one_at_the_same_round(tmp_path: Path) -
 def test_a_stop_that_cannot_be_is_one_sentence(stop: str, words: str) -> None:
     with pytest.raises(HoldfastError, match=words):
         make_plan(wanted("classes", stop=stop))
+
+
+def test_a_comparison_tells_each_method_on_the_data_of_those_who_left() -> None:
+    away = {"name": "intervals", "away": [[1, 1, 9]]}
+    left = [holdfast.run(wanted("regression", rounds=1, seed=seed, scenario=away)) for seed in (0, 1)]
+    there = holdfast.run(wanted("regression", rounds=1))
+    values = [history.records[-1].absent_metrics["rmse"] for history in left]
+    [line] = on_those_who_left([*left, there])
+    assert line.startswith("On the data of those who left, intervals")
+    assert line.endswith(f": fedavg {sum(values) / 2:.4g}")

@@ -28,7 +28,7 @@ from holdfast.trust import TRUSTS
 torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other
 
 SIZES = (6, 8, 11)  # with batches of four: 2, 2 and 3 steps, none of them on a single sample
-ALGORITHM_NAMES = list(ALGORITHMS)
+ALGORITHM_NAMES = [name for name, kind in ALGORITHMS.items() if not kind.one_message]
 Spoil = Callable[[Reply], Reply | Absent]
 
 

@@ -19,7 +19,7 @@ function svg(tag, attributes = {}, text = null) {
 
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const narrow = () => window.innerWidth <= 640;
-const left = () => (narrow() ? 68 : 96);
+const left = () => (narrow() ? 68 : 112);
 const right = () => (narrow() ? 58 : 176);
 
 // Where a round lies: cells are one wide, so round r covers [r - 1/2, r + 1/2].

@@ -1,0 +1,64 @@
+"""What an experiment with algorithm = "oneshot" must be: one exchange of digests, and nothing that needs updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.absence import AbsencePolicy
+from holdfast.algorithms import ALGORITHMS
+from holdfast.algorithms.oneshot import OneShot
+from holdfast.context import About
+from holdfast.core.config import Choice, choose
+from holdfast.core.errors import HoldfastError
+from holdfast.data.task import Task
+from holdfast.digests.release import ReleaseOptions, check_kind
+from holdfast.heads.choosing import SERVER_STEP
+from holdfast.heads.of_run import head_of, model_for
+from holdfast.runs.experiment import Experiment
+
+USUAL = {  # what makes no sense without updates, and why
+    "trust": ("auto", "there are no updates to weigh"),
+    "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
+    "server_optimizer": ("none", "there are no steps for it to take"),
+}
+
+
+def sends_one_message(experiment: Experiment) -> bool:
+    return experiment.algorithm.name == "oneshot"
+
+
+def check_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy) -> None:
+    """Refuse, in one sentence, what does not go with one message."""
+    if not isinstance(absence, ReleaseOptions):
+        raise HoldfastError(
+            "algorithm 'oneshot' learns from digests alone: say absence = 'feddig', whose mode is what leaves."
+        )
+    if experiment.rounds != 1:
+        raise HoldfastError(f"algorithm 'oneshot' has one exchange and no rounds of training: say rounds = 1, not "
+                            f"{experiment.rounds}.")  # fmt: skip
+    for key, (usual, why) in USUAL.items():
+        choice: Any = getattr(experiment, key)
+        if choice.name != usual:
+            raise HoldfastError(f"{key}: with algorithm 'oneshot' {why}; leave {key} out.")
+    check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
+
+
+def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:
+    """The model that the head is; where the network is trained on digests, the experiment's own."""
+    algorithm: OneShot = choose(ALGORITHMS, experiment.algorithm, "algorithm")
+    assert isinstance(absence, ReleaseOptions)
+    head = head_of(algorithm.head, absence, task.kind)
+    wanted = Choice.parse(model_for(head), "model")
+    own = experiment.model
+    if own.name != "auto" and (own.name != wanted.name if head == SERVER_STEP else own != wanted):
+        raise HoldfastError(f"model: with algorithm 'oneshot' and this head it is {wanted}; leave model out.")
+    return wanted if own.name == "auto" else own
+
+
+def refuse_sums(absence: AbsencePolicy) -> None:
+    """Sums cannot stand in for a client that is away: there is nothing to train on."""
+    if isinstance(absence, ReleaseOptions) and absence.mode == "sums":
+        raise HoldfastError(
+            "absence.mode: stand-ins cannot train on sums; choose algorithm = 'oneshot' with rounds = 1, or mode = "
+            "'moments' or 'paper'."
+        )

@@ -30,7 +30,7 @@ from holdfast.core.failures import Refusal, code_of
 from holdfast.core.files import Damaged, Store, load_tensors
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import Labels, Regression, Survival, kind_of
+from holdfast.data.kinds import Regression, Survival, kind_of
 from holdfast.digests.compact import Compact
 from holdfast.digests.digest import Digest, make_digest, seal_digest
 from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
@@ -119,7 +119,7 @@ def check_options(options: ReleaseOptions) -> None:
 def check_kind(options: ReleaseOptions, about: About) -> None:
     """Refuse a mode that cannot work for the kind of target, with the reason."""
     kind = kind_of(about.kind)
-    if kind.has_classes or (options.mode == "paper" and isinstance(kind, Regression | Labels)):
+    if kind.has_classes:
         return
     if options.mode == "paper" and isinstance(kind, Survival):
         raise HoldfastError(

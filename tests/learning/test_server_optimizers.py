@@ -108,7 +108,7 @@ def test_adabests_momentum_does_not_see_the_server_optimisers_step_twice() -> No
 
 
 def test_every_algorithm_composes() -> None:
-    for algorithm in {*ALGORITHMS} - {"fedbn"}:  # fedbn: test_shares.py, with a network that has norms
+    for algorithm in sorted({*ALGORITHMS} - {"fedbn", "oneshot"}):  # fedbn: test_shares.py; oneshot plays no rounds
         plan = {"algorithm": algorithm, "lr": 0.01, "server_optimizer": "yogi", "rounds": 2, "workers": 0}
         state = run(experiment(**plan)).state
         assert state is not None

@@ -21,10 +21,11 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import Damaged
 from holdfast.data.named import EMBEDDED_FILE
 from holdfast.play import run
-from holdfast.report.logs import scalars, write_mlflow, write_tensorboard
+from holdfast.report.logs import write_mlflow, write_tensorboard
 from holdfast.report.run_data import read_story
 from holdfast.runs.experiment import from_table
 from holdfast.runs.export import export_onnx, export_safetensors, load_model, need, read_samples
+from holdfast.runs.records import scalars
 
 MODELS = {
     "linear": {"model": "linear"},

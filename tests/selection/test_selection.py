@@ -18,13 +18,12 @@ from holdfast.cli.running import happenings, who_was_there
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import State
 from holdfast.play import resume, run
-from holdfast.report.logs import scalars
 from holdfast.report.payload import run_payload
 from holdfast.report.run_data import read_story
 from holdfast.report.words import absence_in_words, headline
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.records import record_from_json, record_to_json
+from holdfast.runs.records import record_from_json, record_to_json, scalars
 from holdfast.runs.store import History, Run
 from holdfast.selection import Uniform, select
 

@@ -41,9 +41,10 @@ def federation_channels(subject: Subject) -> list[Channel]:
     plan = subject.plan
     method = None if plan is None else plan.method
     told = [update_channel(subject)]
-    if method is None or not (subject.updates is not None or method.absence.protects):
+    trains = method is None or not method.algorithm.one_message
+    if trains and (method is None or not (subject.updates is not None or method.absence.protects)):
         told.append(of(subject, "loss", "training loss", "The mean training loss, in every round"))
-    if plan is None or any(True for _ in plan.model().buffers()):
+    if trains and (plan is None or any(True for _ in plan.model().buffers())):
         told.append(of(subject, "buffers", "buffers", "The model's buffers, such as the statistics of batch norms"))
     told.append(of(subject, "metrics", "metrics", "How well the model does on a client's own records, after a round"))
     if method is None or method.trust.testing(0) is not None:
@@ -60,6 +61,8 @@ def federation_channels(subject: Subject) -> list[Channel]:
 
 
 def update_channel(subject: Subject) -> Channel:
+    if subject.plan is not None and subject.plan.method.algorithm.one_message:
+        return Channel("updates", "off", "Nobody trains: each client sends one digest.")
     if subject.updates is not None:
         return Channel("updates", "protected", "Updates of the model leave with noise (DP-SGD).")
     if all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ from holdfast.absence import FedDig
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
+from holdfast.data.metrics import moving_sums
 from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments, read_manifest
 from holdfast.digests.release import claim_of, paper_claim
 from holdfast.digests.sums import is_sums, open_sums, read_sums_manifest
 from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
+from holdfast.privacy.channels import NOISED
 from holdfast.privacy.claim import Claim, unprotected
+from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.gate import House, beside, house_of
 from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
@@ -81,6 +84,7 @@ class Subject:
     targets: str = "classes"  # their kind
     updates: Updates | None = None  # None: they leave as they are
     releases: int = 1  # digests planned for each client
+    counts: tuple[Claim, ...] = ()  # of metrics and reports that leave with noise
     policies: tuple[Policy | None, ...] = (None,)  # of its clients; none: everything may leave
 
     @property
@@ -92,7 +96,8 @@ class Subject:
     def planned(self) -> list[Claim]:
         """All that one client is to release."""
         digests = [] if self.options is None else [self.claim] * self.releases
-        return [*digests, *([] if self.updates is None else [self.updates.claim] * self.updates.rounds)]
+        updates = [] if self.updates is None else [self.updates.claim] * self.updates.rounds
+        return [*digests, *updates, *self.counts]
 
 
 def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes: Iterable[str] = ()) -> Subject:
@@ -112,7 +117,8 @@ def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes:
     if path.suffix in (".toml", ".json"):
         experiment = load(path, changes)
         subject = _of_experiment(str(path), "experiment", experiment, make_plan(experiment), client)
-        return replace(subject, policies=(_policy(_house(None, subject)),))
+        allowed = _policy(_house(None, subject))
+        return replace(subject, policies=(allowed,), counts=tuple(_counts(allowed, subject)))
     subject = subject_of_file(path)
     house = beside(policy or house_of(path.parent).policy)
     return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
@@ -140,6 +146,22 @@ def _house(folder: Path | None, subject: Subject) -> House:
     assert subject.plan is not None
     options = subject.plan.guard.options if subject.plan.guard else subject.options
     return house_of(folder, options.policy if options else None)
+
+
+def _counts(policy: Policy | None, subject: Subject) -> Iterator[Claim]:
+    """What answers with noise promise, one for each that a run will ask for."""
+    plan = subject.plan
+    if policy is None or plan is None:
+        return
+    _, count, reach = moving_sums(plan.task.metrics)
+    if policy.rule("metrics").state == NOISED and count:
+        claim = noised_counts([0.0] * count, reach, policy.rule("metrics").epsilon, policy.delta, system())[1]
+        yield from [claim] * math.ceil(plan.experiment.rounds / plan.experiment.evaluate_every)
+    if policy.rule("reports").state == NOISED and plan.method.trust.testing(0) is not None:
+        others = max(1, plan.experiment.clients - 1)
+        epsilon = policy.rule("reports").epsilon
+        claim = noised_counts([0.0] * others, math.sqrt(others), epsilon, policy.delta, system())[1]
+        yield from [claim] * plan.experiment.rounds
 
 
 def _policy(house: House) -> Policy | None:

@@ -16,6 +16,7 @@ from holdfast.context import Owner
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal, tell_home
 from holdfast.core.types import Message, Reply, Tensors, unpack
+from holdfast.data.metrics import moving_sums
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
 from holdfast.learning.augment import Augment
@@ -97,18 +98,17 @@ def leave(client: Client, message: Message, reply: Reply) -> Reply:
 
 def noised_metrics(client: Client, policy: Policy, told: dict[str, list[float]], what: str) -> dict[str, list[float]]:
     """The sums of those metrics that say how far one record can move them; the others stay at home."""
-    able = {metric: metric.sensitivity for metric in client.metrics if metric.sensitivity is not None}
+    able, _, reach = moving_sums(client.metrics)
     if not able:
         raise Refusal("closed", "policy: no metric of this task has a bound for noise to cover, so none leaves.")
-    cut = {metric: metric.width - metric.counted for metric in able}
-    moving = [one for metric in able for one in told[metric.name][: cut[metric]]]
-    reach = math.sqrt(sum(bound**2 for bound in able.values()))
+    cut = {metric.name: metric.width - metric.counted for metric in able}
+    moving = [one for name, most in cut.items() for one in told[name][:most]]
     noised, claim = noised_counts(moving, reach, policy.rule("metrics").epsilon, policy.delta, system())
     let_out(house_of_client(client), claim, what)
     found, rest = {}, iter(noised)
     for metric in able:
-        moved = [next(rest) for _ in range(cut[metric])]
-        found[metric.name] = metric.mended([*moved, *told[metric.name][cut[metric] :]])
+        moved = [next(rest) for _ in range(cut[metric.name])]
+        found[metric.name] = metric.mended([*moved, *told[metric.name][cut[metric.name] :]])
     return found
 
 

@@ -150,6 +150,13 @@ class WholeMetric(Metric):
         return 0 <= total <= count
 
 
+def moving_sums(metrics: Sequence[Metric]) -> tuple[list[Metric], int, float]:
+    """The metrics that noise can cover, how many of their sums one sample can move, and how far (L2)."""
+    able = [metric for metric in metrics if metric.sensitivity is not None]
+    count = sum(metric.width - metric.counted for metric in able)
+    return able, count, math.sqrt(sum((metric.sensitivity or 0.0) ** 2 for metric in able))
+
+
 def value_of(metric: Metric, sums: Sequence[float]) -> float | None:
     """The value of a metric; none where it is not a finite number."""
     value = float(metric.value(sums))

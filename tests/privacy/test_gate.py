@@ -10,6 +10,7 @@ import pytest
 import torch
 from curious_helpers import Curious
 from engine_helpers import experiment
+from release_helpers import experiment as private
 
 from holdfast.audit.findings import examine
 from holdfast.audit.target import subject_of
@@ -108,6 +109,28 @@ def test_an_experiment_passes_only_if_no_channel_is_open(tmp_path: Path):
     assert {states[name] for name in ("metrics", "notes", "errors", "working time")} == {"off"}
     assert math.isfinite(found.epsilon_total)
     assert found.verdict == "PASS"
+    strict(tmp_path, 'metrics = "noised:0.5"\n')
+    noised = examine(subject_of(path), system(), trials=40)
+    assert noised.verdict == "PASS"
+    assert found.epsilon_total < noised.epsilon_total < found.epsilon_total + 2 * 0.5
     strict(tmp_path, 'metrics = "open"\n')
     opened = examine(subject_of(path), system(), trials=40)
     assert (opened.epsilon_total, opened.verdict) == (math.inf, "NO GUARANTEE")
+
+
+def test_one_message_under_a_strict_policy_is_a_promise_about_everything(tmp_path: Path):
+    absence = {"name": "feddig", "mode": "moments", "epsilon": 2.5, "policy": str(strict(tmp_path))}
+    wanted = private(algorithm="oneshot", absence=absence, rounds=1, model="auto")
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps({"schema": 1, **wanted.as_json()}))
+    found = examine(subject_of(path), system(), trials=40)
+    assert {channel.name for channel in found.channels if channel.state == "protected"} == {"digests"}
+    assert not found.in_state("open")
+    assert (found.verdict, round(found.epsilon_total, 2)) == ("PASS", 2.5)
+    folder = tmp_path / "run"
+    history = run(wanted, folder)
+    assert history.records[-1].metrics["accuracy"] > 0.5  # the moderator's own test set
+    assert not history.records[-1].client_metrics.get("accuracy")
+    for client in range(wanted.clients):
+        ledger = read_ledger(folder / "clients" / f"{client:04d}" / LEDGER)
+        assert [entry.claim.mode for entry in ledger.entries] == ["moments"]

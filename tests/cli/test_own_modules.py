@@ -160,7 +160,7 @@ def test_a_network_without_an_import_path_is_handed_over(study: Path, tmp_path: 
         ("scenario=study:nobody", "scenario study:nobody sends client 7 away, and there is none; clients are 0 to 2."),
         ("task=study:STUDY", "task: module 'study' has no 'STUDY'"),
         ("task=study:Net", "task: study:Net is Net; expected a holdfast.data.task.Task"),
-        ("augment=flip", "there is no key 'augment'; known: task, data"),
+        ("brightness=2", "there is no key 'brightness'; known: task, data"),
     ],
 )
 def test_each_mistake_is_one_sentence(study: Path, change: str, says: str | None) -> None:

@@ -299,7 +299,7 @@ def test_what_cannot_work_is_refused(spec: str, shape: tuple[int, ...], sentence
 def test_wrong_images_are_refused() -> None:
     encoder = make_encoder("scattering", GREY)
     for images, sentence in (
-        (torch.zeros(2, *COLOUR), "made for images of shape"),
+        (torch.zeros(2, *COLOUR), "made for samples of shape"),
         (torch.zeros(2, *GREY, dtype=torch.int64), "uint8 or float"),
         (torch.full((2, *GREY), 255.0), r"must lie in \[0, 1\]"),
         (torch.full((2, *GREY), float("nan")), r"must lie in \[0, 1\]"),

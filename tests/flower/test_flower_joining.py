@@ -113,7 +113,7 @@ def test_up_closes_as_run_does(tmp_path: Path) -> None:
     lines = said.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert any("client 0's update was refused: " in line for line in lines)
     assert "note client 0: refused 1 time" in lines
-    assert lines[-2].startswith(f"fedavg under none: accuracy {history.final_accuracy:.1%} after 1 rounds in ")
+    assert lines[-2].startswith(f"fedavg under none: accuracy {history.final_accuracy:.1%} after 1 round in ")
     assert lines[-1] == f"Everything it wrote is in {tmp_path / 'run'}"
 
 

@@ -38,8 +38,8 @@ SETS: dict[str, dict[str, Any]] = {
 WAYS = {
     "FedAvg, none": {"absence": "none", "scenario": "none"},
     "FedAvg, all gone": {"absence": "none", "scenario": "sequential"},
-    "FedDig, none": {"absence": {"name": "feddig", "settle": "always"}, "scenario": "none"},
-    "FedDig, all gone": {"absence": {"name": "feddig", "settle": "always"}, "scenario": "sequential"},
+    "FedDig, none": {"absence": {"name": "feddig"}, "scenario": "none"},
+    "FedDig, all gone": {"absence": {"name": "feddig"}, "scenario": "sequential"},
 }
 # Each is a class: whose documentation is this?
 LIBRARIES = ("numpy", "torch", "scipy", "pandas", "sklearn", "matplotlib", "asyncio", "email", "unittest", "PIL")

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from holdfast.data.metrics import Metric, WholeMetric
+from holdfast.data.metrics import Accuracy, Metric, WholeMetric
 
 BINS = 15  # of the calibration error
 STEPS = 100  # of thresholds: 0.01, 0.02, ...
@@ -227,7 +227,7 @@ def confusion(output: Tensor, labels: Tensor, several: bool) -> tuple[list[float
     return (true * called).sum(0).tolist(), called.sum(0).tolist(), true.sum(0).tolist()
 
 
-class LabelAccuracy(Metric):
+class LabelAccuracy(Accuracy):
     """The share of all yes-or-no questions, over samples and labels, that are answered right at one half."""
 
     name = "label-accuracy"
@@ -236,14 +236,6 @@ class LabelAccuracy(Metric):
     def sums(self, output: Tensor, labels: Tensor) -> list[float]:
         right = (output > 0) == (labels > 0.5)
         return [float(right.double().mean(1).sum()), float(len(labels))]
-
-    def value(self, sums: Sequence[float]) -> float:
-        right, count = sums
-        return right / count if count else math.nan
-
-    def possible(self, sums: Sequence[float]) -> bool:
-        right, count = sums
-        return 0 <= right <= count and count >= 1
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from holdfast.privacy.noise import Source
 
 WIDTH = 4  # features of a canary: the noise on each number does not depend on how many there are
 MOST_PUBLISHED = 100  # trials of the published digest, which claims nothing
-KNOWN = 0.3  # length of the known records around a canary
+KNOWN = 0.25  # length of the known records around a canary
 
 
 def audit_digest(options: ReleaseOptions, claim: Claim, width: int, trials: int, source: Source) -> dict[str, Audit]:
@@ -54,7 +54,7 @@ def audit_digest(options: ReleaseOptions, claim: Claim, width: int, trials: int,
 def audit_moments(options: ReleaseOptions, claim: Claim, k: int, trials: int, source: Source) -> Audit:
     """Each class has a canary; what leaves of a class is its count, its mean and its radius."""
     scales, ratio, _ = scales_for(options.true_epsilon, options.delta, k)
-    known = math.ceil(fewest(scales) + 16 * scales.of_count())  # so that each class is trusted, and its centre clear
+    known = math.ceil(fewest(scales) + 20 * scales.of_count())  # so that each class is trusted, and its centre clear
     radius = RADIUS * math.sqrt(1 - KNOWN**2)
     spread = float(scales.of_sum(radius))
     first = (spread / scales.first) ** 2  # how much stage 1 counts in the sum, stage 2 the rest

@@ -29,6 +29,7 @@ CONFIDENCE = 0.99
 SURE = 0.95  # how often an audit would find what its power names
 CURVE = tuple(np.linspace(0.0, 1.0, 41))  # points of the curve, in units of twice the claimed epsilon
 FEWEST = 20  # trials
+MOST = 0.7  # of the allowed error: for the first attack, and of an attack's for right guesses
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,19 @@ def audit(claim: Claim, attacks: list[Scored], sees: float = 1.0) -> Audit:
     """
     if min(len(attack.out) for attack in attacks) < FEWEST:
         raise HoldfastError(f"audit: {len(attacks[0].out)} trials show nothing; use at least {2 * FEWEST}.")
-    error = (1 - CONFIDENCE) / len(attacks)
+    rest = len(attacks) - 1
+    shares = [MOST, *[(1 - MOST) / rest] * rest] if rest else [1.0]
+    errors = [share * (1 - CONFIDENCE) for share in shares]
     best = best_accuracy(claim)
     sure, refuted = 0.5, False
-    for attack in attacks:
-        share = error / 2 if attack.also else error  # of the error, for guessing; the rest is the curve's
+    for attack, error in zip(attacks, errors, strict=True):
+        share = MOST * error if attack.also else error  # of the error, for guessing; the rest is the curve's
         right, trials = int((attack.inside > 0).sum() + (attack.out <= 0).sum()), 2 * len(attack.out)
         sure = max(sure, 1 - proportion_above(trials - right, trials, share))
         refuted = refuted or (best < 1 and at_least(right, trials, best) <= share)
-        refuted = refuted or any(passes_curve(claim, attack, t, share / len(attack.also)) for t in attack.also)
-    trials = 2 * len(attacks[0].out)
-    found = found_from(trials, best, error / 2 if attacks[0].also else error)
+        each = (error - share) / max(1, len(attack.also))
+        refuted = refuted or any(passes_curve(claim, attack, threshold, each) for threshold in attack.also)
+    found = found_from(2 * len(attacks[0].out), best, errors[0] * (MOST if attacks[0].also else 1))
     lower, power = (_epsilon(claim, _strength(claim, one) / by) for one, by in ((sure, 1.0), (found, sees)))
     return Audit(
         max(lower, claim.epsilon_total * (1 + 1e-9)) if refuted else lower, power, claim.epsilon_total, not refuted

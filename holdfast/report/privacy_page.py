@@ -132,8 +132,8 @@ MEMBERSHIP = (
     "knows. Limits hold with 99 % confidence."
 )
 AUDIT = (
-    "The real code was run on hundreds of canaries, each in one of two forms by chance, and what left was read from its "
-    "bytes; guesses are held to the claim's whole trade-off curve. An audit can refute a claim, never prove one: what "
+    "The real code was run on hundreds of canaries, each in one of two forms by chance, and what left was read from "
+    "its bytes; guesses are held to the claim's whole trade-off curve. An audit can refute a claim, never prove one: what "
     "it would have found stands beside it."
 )
 SEEN = (

@@ -41,7 +41,7 @@ def test_what_an_audit_says() -> None:
     assert found.passed
     assert found.lower < 3.0 < found.would_find < 5.1
     assert str(found).startswith("not refuted")
-    assert "would have found epsilon >= 4.8 with 95%" in str(found)
+    assert "would have found epsilon >= 4.7 with 95%" in str(found)
     nothing = audit_digest(FedDig(), claim_of(FedDig(), (64,), 10), 64, 40, seeded(0))["digest"]
     assert nothing.passed
     assert str(nothing).startswith("No epsilon is claimed")

@@ -93,6 +93,7 @@ class Update:
     buffers: Tensors = field(default_factory=dict)
     synthetic: bool = False
     extra: Tensors = field(default_factory=dict)  # what the algorithm sends with it
+    signature: str = ""  # the sender's, over delta and buffers; hexadecimal, empty: there is none
 
 
 @dataclass(frozen=True)

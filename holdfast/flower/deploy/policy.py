@@ -4,6 +4,7 @@ experiments = ["3f5a..."]   # fingerprints of the experiments it takes part in; 
 max_rounds = 50             # how often it trains for one experiment
 min_records = 50            # the fewest records that any of its answers may be about
 digest = true               # whether a digest of its data may leave the house
+members = "keys"            # folder of the members' public keys: it tests nothing that none of them signed
 
 [privacy]                   # what digests and updates may cost in all, for the site's ledger: see privacy/ledger.py
 max_epsilon = 3.0
@@ -40,6 +41,7 @@ class SitePolicy:
     max_rounds: int | None = None
     min_records: int = 50
     digest: bool = True
+    members: Path | None = None
     privacy: dict[str, Any] | None = None
 
 
@@ -48,6 +50,7 @@ KINDS: dict[str, type] = {
     "max_rounds": int,
     "min_records": int,
     "digest": bool,
+    "members": str,
     "privacy": dict,
 }
 CARRIED = "# Written from [privacy] of the site's policy file: change it there."
@@ -72,6 +75,8 @@ def read_site_policy(path: Path) -> SitePolicy:
         if not all(isinstance(item, str) for item in table["experiments"]):
             raise Refusal("policy", f"policy {path}: experiments must be a list of fingerprints.")
         table["experiments"] = tuple(table["experiments"])
+    if "members" in table:
+        table["members"] = path.parent / Path(table["members"]).expanduser()
     return SitePolicy(**table)
 
 

@@ -5,6 +5,7 @@ What the node's operator says in `--node-config`:
     site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
+    signing-key   its own Ed25519 key, with which it signs the updates that it sends (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     table         the site's own table, of an experiment whose task is a schema
     records       the site's own images, series or texts, of an experiment whose task is a description
@@ -26,7 +27,8 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import Client, check_open, perform
+from holdfast.client import TRAIN, Client, check_open, perform
+from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
@@ -47,12 +49,14 @@ from holdfast.flower.deploy.policy import (
     read_site_policy,
 )
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
-from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
+from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
+from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
-from holdfast.privacy.gate import house_of, tell_code
+from holdfast.privacy.gate import house_of, pass_gate, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
+from holdfast.trust.testing import TEST
 
 log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
@@ -137,6 +141,7 @@ class Site:
         self.config = config
         self.table = Path(str(config["table"])).expanduser() if config.get("table") else None
         self.records = Path(str(config["records"])).expanduser() if config.get("records") else None
+        self.signing_key = Path(str(config["signing-key"])).expanduser() if config.get("signing-key") else None
         self.name = name_of(config)
         if not config.get("folder"):
             raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
@@ -234,7 +239,11 @@ class Site:
         check_question(message, own.client, own.method)
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
-        Book(self.memory).admit(message, self.policy.max_rounds)
+        book = Book(self.memory)
+        base = base_of(message.tensors) if self.policy.members is not None else None
+        if self.policy.members is not None and message.job == TEST.name:
+            check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
+        book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
@@ -242,8 +251,11 @@ class Site:
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
-            scalars["notes"] = [*scalars.get("notes", ()), *notes]
-        answer = Letter(letter.client, letter.round, letter.job, reply.tensors, scalars, seconds=reply.seconds)
+            scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
+        tensors = as_sent(reply.tensors, letter.half)
+        if self.signing_key is not None and message.job == TRAIN.name:
+            scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
+        answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half)
 
 

@@ -6,7 +6,6 @@ import json
 import shlex
 import ssl
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 

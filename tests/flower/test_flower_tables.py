@@ -177,7 +177,7 @@ def test_a_dry_run_says_what_is_wrong(study: Path) -> None:
 def test_over_real_processes_with_an_own_network(
     study: Path, tmp_path_factory: pytest.TempPathFactory, marker: str
 ) -> None:
-    """`flower up` from another folder: SuperLink, SuperNodes and the moderator find the user's module in the app alone."""
+    """`flower up` from another folder: all its processes find the user's modules in the app alone."""
     (study / "own_part.py").write_text(OWN_PART)
     (study / "own_width.py").write_text("INPUTS, WIDTH = 35, 8\n")
     (study / "two.csv").write_text("".join(HEART_FILE.read_text().splitlines(keepends=True)[:500]))  # two hospitals

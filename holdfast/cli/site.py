@@ -28,6 +28,12 @@ def check_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment, as the moderator gave it.")],
     table: Annotated[Path | None, typer.Option(help="This site's own table, where the task is a schema.")] = None,
     schema: Annotated[Path | None, typer.Option(help="This site's copy of the schema.")] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--images", "--series", "--text", help="This site's own records, where the task is a description."
+        ),
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="What may be asked of this site.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the SuperLink listens.")] = None,
@@ -39,13 +45,13 @@ def check_command(
     from holdfast.play import one_thread
     from holdfast.runs.experiment import load
 
-    for path in (table, schema, policy, data, ca):
+    for path in (table, schema, records, policy, data, ca):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if superlink is not None:
         check_address(superlink)
     console = Console(highlight=False, soft_wrap=True)
-    wish = Wish(name, load(file), table, schema, policy, data, superlink, ca)
+    wish = Wish(name, load(file), table, schema, records, policy, data, superlink, ca)
     good = True
     with one_thread():
         for finding in rehearse_site(wish):

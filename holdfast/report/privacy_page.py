@@ -133,8 +133,8 @@ MEMBERSHIP = (
 )
 AUDIT = (
     "The real code was run on hundreds of canaries, each in one of two forms by chance, and what left was read from "
-    "its bytes; guesses are held to the claim's whole trade-off curve. An audit can refute a claim, never prove one: what "
-    "it would have found stands beside it."
+    "its bytes; guesses are held to the claim's whole trade-off curve. An audit can refute a claim, never prove one: "
+    "what it would have found stands beside it."
 )
 SEEN = (
     "A decoder was trained on other pictures. PSNR in dB and SSIM, larger is nearer; worst: the 1 % of records "

@@ -270,6 +270,7 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     from holdfast.core.config import Choice, choose
     from holdfast.digests.release import check_features, check_kind, make_release
     from holdfast.privacy.noise import system
+    from holdfast.privacy.patients import whose_of
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
     wanted |= {"delta": recipe.delta, "bits": recipe.bits, "epsilon": recipe.epsilon}
@@ -280,7 +281,8 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     check_kind(options, about)
     generator = torch.Generator().manual_seed(secrets.randbits(63))
     features = encoder.encode(whole.train.inputs[0])
-    sealed, claim = make_release(options, about, features, whole.train.labels, generator, system())
+    whose = whose_of(whole.train, whole.person)
+    sealed, claim = make_release(options, about, features, whole.train.labels, generator, system(), whose)
     return safetensors.torch.save(sealed), claim
 
 

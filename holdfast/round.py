@@ -123,7 +123,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     updates, refused, claims = validate(
-        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps
+        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
     state = replace(state, claims=claims)
     fresh = [reply for reply in heard if reply.client not in refused]

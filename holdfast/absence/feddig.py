@@ -281,6 +281,7 @@ class Guided(nn.Module):
 
 def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
     """How the server step learns, from how the clients do in this round."""
+    learning = replace(learning, local_steps=None)
     if first:
         return replace(learning, epochs=WARM)
     return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))

@@ -351,4 +351,9 @@ def excuse_of(options: ReleaseOptions, owner: Owner, error: HoldfastError) -> Te
         code = tell_code(None if house.policy is None else house.read_policy(0.0), code_of(error))
     except HoldfastError:  # a policy that cannot be read
         code = "policy"
+    return excuse(code)
+
+
+def excuse(code: str) -> Tensors:
+    """What is sent in place of a digest."""
     return {"none": torch.frombuffer(bytearray(code.encode()), dtype=torch.uint8)}

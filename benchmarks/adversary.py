@@ -19,6 +19,7 @@ import torch
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
+from holdfast.data.task import Samples, Task
 from holdfast.play import run
 from holdfast.runs.experiment import from_table
 
@@ -26,7 +27,7 @@ COMMON = {"partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "download": Fa
 DATA: dict[str, dict[str, Any]] = {
     "fashion": {**COMMON, "clients": 20, "rounds": 16, "model": "features"},
     "fashion-cnn": {**COMMON, "clients": 20, "rounds": 16, "model": "cnn"},
-    "breast": {**COMMON, "task": "breast-cancer", "clients": 10, "rounds": 16, "lr": 0.05},
+    "breast": {**COMMON, "task": "adversary:breast", "clients": 10, "rounds": 16, "lr": 0.05},
     "five": {**COMMON, "clients": 5, "rounds": 16, "model": "features"},
     "letters": {**COMMON, "task": "ocr-letters", "clients": 20, "rounds": 16},
     "heart": {"task": "heart", "rounds": 16, "workers": 0},
@@ -51,6 +52,16 @@ ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "last round": "loudflip:since={last}",
     **{f"door {shape}": f"backdoor:shape={shape}" for shape in ("square", "dark", "stripe", "blend", "invert", "wave")},
 }
+
+
+def breast() -> Task:
+    """Breast cancer of scikit-learn: 569 records of 30 numbers, two classes; every third record is for testing."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    x, y = torch.tensor((x - x.mean(0)) / x.std(0), dtype=torch.float32), torch.tensor(y)
+    test = torch.arange(len(y)) % 3 == 0
+    return Task("breast", Samples((x[~test],), y[~test]), Samples((x[test],), y[test]), ("malignant", "benign"))
 
 
 def settings_of(data: str, rule: str, attack: str, hostile: int, seed: int) -> dict[str, Any]:

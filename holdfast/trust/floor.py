@@ -3,18 +3,19 @@
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
                    witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike
-    3  harm        d < -lose, or fallen_c + d_c < -10 lose for some c, fallen_c what c lost since its best
+    3  harm        d < -lose; or d < lose and fallen_c + d_c < -10 lose for some c, fallen_c what c lost of late
     4  replay      then the witnesses compare the average with that without member i, for each i: whose leaving out is
                    better, by the same medians over the classes that are harmed (else all), is left out, at most half
     5  confirm     the round is done again without those and compared as in 1 to 3; if it harms still, it is undone: the
                    last good model stays
-    6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c); else the
-                   old one stays the yardstick: many small losses are one large one
+    6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
+                   fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
+    7  the last    round's model is taken if d >= 0, else the last good one: one strike at the end gains nothing
 
 So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
-the median holder of each class, nor a class more than ten times that; for classes most of whose holders tell the truth.
-Liars with as many honest witnesses who doubt can hold a round up: the model then stays at its best. Witnesses are the
-digests that are believed (FedDig), else all members that are there.
+the median holder of each class; nor, while the others do not gain, a class more than ten times that: for classes most
+of whose holders tell the truth. Liars with as many honest witnesses who doubt can hold a round up: the model then stays
+at its best. Witnesses are the digests that are believed (FedDig), else all members that are there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from holdfast.trust.robust.merging import stacked
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 Words = Mapping[int, Scores]  # witness -> model -> class -> score
+FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
 CLASS = 10  # x lose: what the median holder of one class may lose
 
 
@@ -50,6 +52,8 @@ class Found:
 
     def harmed(self, lose: float, fallen: Mapping[str, float]) -> list[str]:
         """The classes that lost too much, all that lost if it is the mean that did; empty if the round does no harm."""
+        if self.change >= lose:  # a class may be traded for the others, early in training above all
+            return []
         ruined = [c for c, change in self.classes.items() if fallen.get(c, 0.0) + change < -CLASS * lose]
         return ruined or ([c for c, change in self.classes.items() if change < 0] if self.change < -lose else [])
 
@@ -69,6 +73,9 @@ def hold(
     first = compare(panel.ask(PANEL, good.beside(after)), NEW, GOOD)
     harmed = first.harmed(lose, good.fallen) if first else []
     if first is None or not harmed:
+        if first is not None and first.change < 0 and before.round + 1 == panel.hearing.context.rounds:
+            judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({first})"])
+            after = replace(after, model=good.model, buffers=good.buffers)
         return good.or_new(after, first).kept_in(after), panel.billed(judged)
     culprits = blamed(panel.ask(REPLAY, left_out(before, judged)), harmed)
     note = f"the round harmed ({first}) and was undone"
@@ -98,7 +105,7 @@ class Good:
 
     @classmethod
     def of(cls, state: State) -> Good:
-        fallen = {c: float(value) for c, value in unpack(state.trust, "fallen").items()}
+        fallen = {c: FORGET * float(value) for c, value in unpack(state.trust, "fallen").items()}
         return cls(unpack(state.trust, "good"), unpack(state.trust, "good_buffers"), fallen)
 
     def beside(self, after: State) -> PanelRequest:

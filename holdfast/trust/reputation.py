@@ -17,7 +17,7 @@ RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25,
 FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
-CHARGE = 0.5  # what is left of a charge after a round: who is charged once is heard again in full after a few
+CHARGE = 0.75  # what is left of a charge after a round: who is charged once is heard again in full after a few
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 

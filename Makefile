@@ -47,12 +47,12 @@ check: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not flower and not browser"
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
-	$(BIN)/python benchmarks/privacy.py power
+	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 
 # A wheel in dist/.

@@ -235,9 +235,9 @@ def train_messages(state: State, asked: Sequence[int], method: Method) -> list[M
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
+    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method), received=updates)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
-    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method))
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))
 
 

@@ -43,8 +43,9 @@ from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
 from holdfast.digests.received import open_for, receive_one, samples_of
-from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release
+from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
 from holdfast.heads.of_run import fit_run
+from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
@@ -64,8 +65,6 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     """A missing client's digest stands in for it."""
 
     needs_features: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
-
     server_epochs: int = 1  # of each server step but the first; 0: no server step
     literal: bool = False
 
@@ -148,7 +147,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             return {}
         believed = self.believed(state)
         holders = sorted(believed)
-        opened = samples_of(self, context, believed, state.round, holders, state.claims)
+        opened = self.samples_for(context, state, holders)
         return {h: Samples((digest.features,), digest.labels) for h, digest in zip(holders, opened, strict=True)}
 
     def stand_ins(self, state: State, asked: Collection[int], context: Context) -> NoStandIns:
@@ -183,8 +182,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     ) -> list[Digest]:
         """What stands in for these clients. The model gives a share of drawn samples' labels itself: they have the
         right means and spread but blurred borders between classes, which the model soon knows better."""
-        found = samples_of(self, context, self.believed(state), state.round, clients, state.claims)
-        if self.mode != "moments" or not teach:
+        found = self.samples_for(context, state, clients)
+        if self.mode != "moments" or not teach or sums_leave(self, context.bench.about):
             return found
         bench = context.bench
         fill(bench.model, state.model, state.buffers)
@@ -197,6 +196,11 @@ class FedDig(ReleaseOptions, AbsencePolicy):
                 own = torch.softmax(outputs(bench.model, *inputs), dim=1)
             taught.append(replace(digest, labels=(1 - TEACH) * digest.labels + TEACH * own))
         return taught
+
+    def samples_for(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
+        """What the digests of these clients say, as samples."""
+        drawn = samples_from_sums if sums_leave(self, context.bench.about) else samples_of
+        return drawn(self, context, self.believed(state), state.round, clients, state.claims)
 
     def memory_for(self, state: State, client: int) -> Tensors:
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}

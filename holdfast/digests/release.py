@@ -30,13 +30,13 @@ from holdfast.core.failures import Refusal, code_of
 from holdfast.core.files import Damaged, Store, load_tensors
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import Regression, Survival, kind_of
+from holdfast.data.kinds import Survival, kind_of
 from holdfast.digests.compact import Compact
 from holdfast.digests.digest import Digest, make_digest, seal_digest
 from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.digests.moment_wire import seal_moments
 from holdfast.digests.moments import fewest, make, moments_claim
-from holdfast.digests.sums import UNIT, SumDigest, bounds_of, claim_of_sums, make_sums, seal_sums
+from holdfast.digests.sums import NUMBERS, UNIT, SumDigest, bounds_of, claim_of_sums, make_sums, seal_sums
 from holdfast.encoders.contract import shortened
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -76,7 +76,7 @@ class ReleaseOptions:
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
-    target_range: tuple[float, float] | None = None  # public, of a regression's targets: needed for noise
+    target_range: tuple[float, float] | None = None  # public, of a regression's or a count's targets: needed for noise
     printed: bool = False  # use digests as printed: rows as they are, no warm start, a server step at the full lr
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ def check_kind(options: ReleaseOptions, about: About) -> None:
     if options.mode == "paper" and isinstance(kind, Survival):
         raise HoldfastError(
             "absence.mode: 'paper' mixes records, and a mean of times and events is no time; of survival only sums can "
-            "leave: choose the kind 'hazards' with public cuts, algorithm = 'oneshot' and mode = 'sums' or 'moments'."
+            "leave: choose the kind 'hazards' with public cuts, and mode = 'sums' or 'moments'."
         )
     if options.mode not in ("sums", "moments"):
         raise HoldfastError(
@@ -132,10 +132,10 @@ def check_kind(options: ReleaseOptions, about: About) -> None:
             "mode = 'moments', or 'sums' without a promise."
         )
     bounds_of(kind, about.classes)
-    if options.mode == "moments" and isinstance(kind, Regression) and options.target_range is None:
+    if options.mode == "moments" and kind.name in NUMBERS and options.target_range is None:
         raise HoldfastError(
-            "absence.target_range: noise on a regression's targets needs their public range, as in target_range = "
-            "[0, 100]; take it from what is known of them, never from the records."
+            f"absence.target_range: noise on targets of kind {kind.name!r} needs their public range, as in "
+            "target_range = [0, 100]; take it from what is known of them, never from the records."
         )
 
 

@@ -50,7 +50,7 @@ from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.one_message import check_one_message, refuse_sums, sends_one_message
+from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
@@ -183,8 +183,7 @@ def make_plan(experiment: Experiment) -> Plan:
     if sends_one_message(experiment):
         check_one_message(experiment, task, absence)
     else:
-        refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
-        refuse_sums(absence)
+        check_in_rounds(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes, kind=task.kind.spec)

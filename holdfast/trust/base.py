@@ -43,6 +43,7 @@ class Hearing:
     context: Context
     federation: Federation  # the clients
     digests: Callable[[], Mapping[int, Samples]] = no_digests  # what stands for each client at the moderator
+    received: Sequence[Update] = ()  # the updates as they were sent, before anything is clipped
 
 
 @dataclass(frozen=True)

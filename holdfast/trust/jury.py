@@ -46,6 +46,7 @@ from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.measures import TestRequest, ask_for_help, help_of
+from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers, choose_testers
@@ -119,7 +120,7 @@ class Jury(Trust):
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, aggregate, buffers, hearing, state)
+        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state)
         memory = blame(state.trust, reports.innocence, clients)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
@@ -136,7 +137,13 @@ class Jury(Trust):
         )
 
     def hear(
-        self, updates: Sequence[Update], aggregate: Tensors, buffers: Tensors, hearing: Hearing, state: State
+        self,
+        updates: Sequence[Update],
+        weights: Values,
+        aggregate: Tensors,
+        buffers: Tensors,
+        hearing: Hearing,
+        state: State,
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
@@ -144,6 +151,9 @@ class Jury(Trust):
         if self.evidence == "auto" and len(digests := hearing.digests()) >= 3:
             return [], Reports(self.hear_digests(clients, asked, digests, hearing.context))
         testers = self.choose(updates, hearing.context, state)
+        if signed := signed_of(hearing.received):
+            asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
+            clients = asked.clients
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         return testers, ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))

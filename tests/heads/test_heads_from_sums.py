@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival
+from holdfast.data.kinds import Classes, Hazards, Labels, Regression, Survival
 from holdfast.digests.sums import UNIT, SumDigest, bounds_of, make_sums, open_sums, seal_sums
 from holdfast.heads.from_sums import PENALTIES, class_evidence, hazards, labels, least_squares, regression
 from holdfast.heads.solved import lda
@@ -141,5 +141,3 @@ def test_noisy_sums_still_learn_where_records_are_many() -> None:
 def test_kinds_without_sums_are_refused_with_the_reason() -> None:
     with pytest.raises(HoldfastError, match="compares each event with all records at risk"):
         bounds_of(Survival(), 0)
-    with pytest.raises(HoldfastError, match="Poisson likelihood"):
-        bounds_of(Counts(), 0)

@@ -126,7 +126,10 @@ class Good:
         groups = ("good/", "good_buffers/", "fallen/")
         trust = {name: tensor for name, tensor in state.trust.items() if not name.startswith(groups)}
         fallen = {c: torch.tensor(value, dtype=torch.float64) for c, value in self.fallen.items()}
-        kept = pack(good=self.model, good_buffers=self.buffers, fallen=fallen)
+        kept = {  # copies: files hold no two tensors that share their memory
+            name: tensor.clone()
+            for name, tensor in pack(good=self.model, good_buffers=self.buffers, fallen=fallen).items()
+        }
         return replace(state, trust={**trust, **kept})
 
 

@@ -52,7 +52,7 @@ test: lint browser
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
-	$(BIN)/python benchmarks/privacy.py power
+	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 
 # A wheel in dist/.

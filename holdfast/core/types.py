@@ -50,6 +50,7 @@ BY_SCENARIO = "away ("
 NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
+    "waits for approval",
     "did not answer",
     "still owes",
     "its node is gone",

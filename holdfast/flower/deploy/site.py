@@ -39,6 +39,7 @@ from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
+from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
@@ -133,6 +134,7 @@ class Site:
 
     def __init__(self, experiment: Experiment | Path | str, config: Mapping[str, Any]) -> None:
         self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
+        self.beside = None if isinstance(experiment, Experiment) else Path(experiment).resolve().parent
         if config.get("data"):
             self.experiment = replace(self.experiment, data=str(config["data"]))
         if config.get("device"):
@@ -196,7 +198,7 @@ class Site:
         """Where it keeps what it remembers of this experiment."""
         return self.folder / self.fingerprint[:16]
 
-    def check(self, letter: Letter) -> None:
+    def check(self, letter: Letter, rehearsed: bool = False) -> None:
         """Refuse what the site's policy does not allow, and what was meant for another experiment or client."""
         if self.config.get("policy"):
             self.policy = read_site_policy(Path(str(self.config["policy"])))
@@ -208,7 +210,21 @@ class Site:
                 f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
                 f"{self.fingerprint[:12]}...; install the same app on both.",
             )
+        if not rehearsed:
+            check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
+
+    @property
+    def proposal(self) -> Proposal:
+        """What people at this site are to approve."""
+        policy = Path(str(self.config["policy"])) if self.config.get("policy") else None
+        return proposal_of(self.experiment, self.beside, policy)
+
+    @property
+    def about(self) -> str:
+        """The experiment in a few words, for the log of approvals."""
+        e = self.experiment
+        return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""

@@ -13,6 +13,7 @@ What `flwr run --run-config` may say (each has a default):
     half              float16 on the wire: "none", "updates", or "both" ways
     max-bytes         the largest message
     gather            seconds to wait for the sites at the start
+    approval          seconds, over the run, to wait for sites whose people have not approved the experiment yet
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ SETTINGS: dict[str, Any] = {
     "half": "none",
     "max-bytes": BOUND,
     "gather": 120.0,
+    "approval": 0.0,
 }
 HALF = {"none": (False, False), "updates": (True, False), "both": (True, True)}
 
@@ -128,6 +130,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             Wire(half_up, half_down, settings["max-bytes"]),
             folder and folder / "exchanges.jsonl",
             pull,
+            patience=settings["approval"],
         )
         keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
         fingerprint = fingerprint_of(plan.experiment)

@@ -48,6 +48,7 @@ class TrainReply:
     steps: int
     notes: list[str]  # codes, see core/failures.py
     loss: float | None = None  # who protects anything tells none
+    signature: str | None = None  # of a real site with a key, over delta and buffers
 
 
 class Train(Job[Client, TrainRequest, TrainReply]):
@@ -87,6 +88,8 @@ class Train(Job[Client, TrainRequest, TrainReply]):
             return "its notes are not a short list of short texts"
         if "loss" in reply.scalars and not is_number(reply.scalars["loss"]):
             return f"its loss is {brief(reply.scalars['loss'])}, not a number"
+        if "signature" in reply.scalars and not is_note(reply.scalars["signature"]):
+            return "its signature is no short text"
         return None
 
 

@@ -39,6 +39,9 @@ SENTENCES = {
     "mixing": "its policy asks for more records in each mixture; nothing was released",
     "ledger": "its privacy ledger cannot be read or written; nothing was released",
     "undeclared": "its answer held something that no channel declares, so nothing left",
+    "approval": "it waits for approval by the people at its site",
+    "declined": "the people at its site refused this experiment",
+    "unsigned": "it was asked to test an update that no member signed for this experiment, round and model",
     "withheld": "its policy lets nothing leave about why",
     "digest-kept": "it keeps its digest: its policy does not let one leave",
     "schema": "its schema of the table says something else than the experiment's; agree on one version",
@@ -47,7 +50,7 @@ SENTENCES = {
 }
 ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records
     *("message", "experiment", "stranger", "policy", "identity", "job", "question", "rounds", "twice", "closed"),
-    *("unprotected", "budget", "delta", "mode", "withheld"),
+    *("unprotected", "budget", "delta", "mode", "unsigned", "approval", "declined", "withheld"),
 )
 UNKNOWN = "it says something that this version of Holdfast does not know"
 

@@ -50,6 +50,7 @@ BY_SCENARIO = "away ("
 NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
+    "waits for approval",
     "did not answer",
     "still owes",
     "its node is gone",
@@ -93,6 +94,7 @@ class Update:
     buffers: Tensors = field(default_factory=dict)
     synthetic: bool = False
     extra: Tensors = field(default_factory=dict)  # what the algorithm sends with it
+    signature: str = ""  # the sender's, over delta and buffers; hexadecimal, empty: there is none
 
 
 @dataclass(frozen=True)

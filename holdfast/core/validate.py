@@ -67,7 +67,10 @@ def validate(
         if reply.client not in refused:
             delta, buffers, extra = (unpack(reply.tensors, group) for group in ("delta", "buffers", "extra"))
             samples = counted[reply.client]
-            updates.append(Update(reply.client, delta, samples, steps(samples), buffers, extra=extra))
+            signature = str(reply.scalars.get("signature", ""))
+            updates.append(
+                Update(reply.client, delta, samples, steps(samples), buffers, extra=extra, signature=signature)
+            )
     return updates, refused, claims
 
 

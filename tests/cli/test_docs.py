@@ -7,21 +7,19 @@ that begins with holdfast must be a command that exists, with options that exist
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 import typer
+from warm import call
 
 from holdfast.cli import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -30,17 +28,14 @@ def fences(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_snippets_run(page: Path, tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
-    environment["HOLDFAST_WORKERS"] = "0"  # small runs: starting workers would take longer than the work
+def test_snippets_run(page: Path, tmp_path: Path, warm_commands: dict[str, str]) -> None:
     for language, text in fences(page):
         name = re.match(r"# (\S+\.(toml|py))\n", text)
         if name and language in ("toml", "python"):
             (tmp_path / name[1]).write_text(text)
         elif language in ("python", "sh"):
-            command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euc", text]
-            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+            command = ["python", "-c", text] if language == "python" else ["bash", "-euc", text]
+            done = call(warm_commands, tmp_path, *command)
             assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stdout}\n{done.stderr}"
 
 

@@ -4,6 +4,9 @@ experiments = ["3f5a..."]   # fingerprints of the experiments it takes part in; 
 max_rounds = 50             # how often it trains for one experiment
 min_records = 50            # the fewest records that any of its answers may be about
 digest = true               # whether a digest of its data may leave the house
+approvals = 2               # how many people must approve an experiment first (`holdfast site approve`); left out: none
+approvers = "approvers"     # folder of their public keys NAME.pub: only what these signed counts
+members = "keys"            # folder of the members' public keys: it tests nothing that none of them signed
 
 [privacy]                   # what digests and updates may cost in all, for the site's ledger: see privacy/ledger.py
 max_epsilon = 3.0
@@ -40,6 +43,9 @@ class SitePolicy:
     max_rounds: int | None = None
     min_records: int = 50
     digest: bool = True
+    members: Path | None = None
+    approvals: int = 0
+    approvers: Path | None = None
     privacy: dict[str, Any] | None = None
 
 
@@ -48,6 +54,9 @@ KINDS: dict[str, type] = {
     "max_rounds": int,
     "min_records": int,
     "digest": bool,
+    "members": str,
+    "approvals": int,
+    "approvers": str,
     "privacy": dict,
 }
 CARRIED = "# Written from [privacy] of the site's policy file: change it there."
@@ -72,6 +81,11 @@ def read_site_policy(path: Path) -> SitePolicy:
         if not all(isinstance(item, str) for item in table["experiments"]):
             raise Refusal("policy", f"policy {path}: experiments must be a list of fingerprints.")
         table["experiments"] = tuple(table["experiments"])
+    for key in ("members", "approvers"):
+        if key in table:
+            table[key] = path.parent / Path(table[key]).expanduser()
+    if table.get("approvals", 0) < (1 if "approvers" in table else 0):
+        raise Refusal("policy", f"policy {path}: approvals must say how many people approve an experiment first.")
     return SitePolicy(**table)
 
 

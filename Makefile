@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference dist clean
+.PHONY: setup demo browser lint check test bench evidence reference site dist clean
 
 setup: $(VENV)/.ready
 
@@ -65,6 +65,11 @@ dist: setup
 # docs/reference.md, made of the code.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+
+# The pages of docs/ for any static host, in build/site; a warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f site/mkdocs.yml
+	@echo "build/site/index.html"
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

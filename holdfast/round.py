@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -136,12 +136,18 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
-    after = aggregate(replace(state, digests=digests), updates, judged, method)
-    if method.trust.doubts_digests:
-        after = method.absence.review(state, after, method)
-    missed = [*absent, *refused, *judged.unheard]
-    after = method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
+
+    def advance(judged: Judgement) -> State:
+        after = aggregate(replace(state, digests=digests), updates, judged, method)
+        if method.trust.doubts_digests:
+            after = method.absence.review(state, after, method)
+        missed = [*absent, *refused, *judged.unheard]
+        return method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
+
+    after = advance(judged)
     clock.lap("server_step")
+    after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
+    clock.lap("floor")
 
     notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
@@ -236,6 +242,20 @@ def judge(updates: Sequence[Update], federation: Federation, state: State, metho
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))
+
+
+def hold(
+    state: State,
+    after: State,
+    judged: Judgement,
+    federation: Federation,
+    again: Callable[[Judgement], State],
+    method: Method,
+) -> tuple[State, Judgement]:
+    if not judged.updates:
+        return after, judged
+    hearing = Hearing(method, federation, partial(method.absence.testimony, after, method))
+    return method.trust.hold(state, after, judged, hearing, again)
 
 
 def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:

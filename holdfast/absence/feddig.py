@@ -98,7 +98,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             generator = rng(owner.seed, round, owner.id, "digest attack")
             features, labels = owner.attack.spoil(features, labels, owner.about.classes, generator)
         try:
-            return release(self, owner, features, labels, round)
+            return release(self, owner, features, labels, round, samples.weights)
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference dist clean
+.PHONY: setup demo browser lint check test bench evidence reference site dist clean
 
 setup: $(VENV)/.ready
 
@@ -52,7 +52,7 @@ test: lint browser
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
-	$(BIN)/python benchmarks/privacy.py power
+	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 
 # A wheel in dist/.
@@ -65,6 +65,11 @@ dist: setup
 # docs/reference.md, made of the code.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+
+# The pages of docs/ for any static host, in build/site; a warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f site/mkdocs.yml
+	@echo "build/site/index.html"
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
-from holdfast.privacy.calibration import MARGIN, gaussian_epsilon
+from holdfast.privacy.calibration import MARGIN, gaussian_delta, gaussian_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
 
@@ -86,6 +86,24 @@ def group_epsilon(claim: Claim, records: int) -> float:
     return gaussian_epsilon(records * claim.ratio, (claim.delta - claim.delta_grid) / claim.delta_factor) + pure
 
 
+def delta_at(claim: Claim, epsilon: float) -> float:
+    """The delta at which one release is epsilon-private, for any epsilon: the claim's whole trade-off curve.
+
+    >>> from holdfast.privacy.counts import noised_counts
+    >>> from holdfast.privacy.noise import system
+    >>> claim = noised_counts([10.0], 1.0, 3.0, 1e-5, system())[1]
+    >>> [f"{delta_at(claim, epsilon):.1g}" for epsilon in (0.0, 1.0, 3.0)]
+    ['0.3', '0.04', '1e-05']
+    """
+    pure, left = claim.epsilon_pure, max(0.0, epsilon - claim.epsilon_grid)
+    if claim.ratio and not pure and not claim.steps:
+        return min(1.0, claim.delta_factor * gaussian_delta(left, claim.ratio) + claim.delta_grid)
+    if pure and not claim.ratio and not claim.steps:
+        return max(0.0, (math.exp(pure) - math.exp(epsilon)) / (1 + math.exp(pure)))  # of randomised response
+    losses = _losses((pure,) if pure else (), claim.ratio, _steps_of([claim]))
+    return min(1.0, claim.delta_factor * float(losses.get_delta_for_epsilon(left)) + claim.delta_grid)
+
+
 def steps_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
     """Epsilon at delta of so many steps of DP-SGD, one record replaced.
 
@@ -106,6 +124,12 @@ def _steps_of(claims: Sequence[Claim]) -> Steps:
 
 @lru_cache(maxsize=256)
 def _by_loss_distributions(pure: tuple[float, ...], ratio: float, steps: Steps, delta: float) -> float:
+    return float(_losses(pure, ratio, steps).get_epsilon_for_delta(delta)) * (1 + MARGIN)
+
+
+@lru_cache(maxsize=16)
+def _losses(pure: tuple[float, ...], ratio: float, steps: Steps) -> Any:
+    """The privacy-loss distribution of releases together."""
     common, privacy_loss_distribution = _accountant()
     interval = STEP_INTERVAL if steps else INTERVAL
     losses = [
@@ -124,7 +148,7 @@ def _by_loss_distributions(pure: tuple[float, ...], ratio: float, steps: Steps, 
     total = losses[0]
     for loss in losses[1:]:
         total = total.compose(loss)
-    return float(total.get_epsilon_for_delta(delta)) * (1 + MARGIN)
+    return total
 
 
 @lru_cache(maxsize=64)

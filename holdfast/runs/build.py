@@ -51,6 +51,7 @@ from holdfast.runs.deal import complete, deal, first_samples, moderators_samples
 from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
+from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.runs.start_weights import first_tensors
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
@@ -185,6 +186,7 @@ def make_plan(experiment: Experiment) -> Plan:
         check_one_message(experiment, task, absence)
     else:
         check_in_rounds(experiment, task, absence)
+    check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes, kind=task.kind.spec)
@@ -301,9 +303,11 @@ def try_out(plan: Plan) -> None:
             json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
     method, weights = plan.method, shared(plan.method.algorithm, weights_of(model))
     server = method.algorithm.broadcast(method.algorithm.begin(weights))
-    objective = method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={})
-    if plan.guard is not None:
-        check_fit(plan.model(), few, objective)
+    task = TaskLoss(plan.task.loss, each=few.weights is not None)
+    objective = method.algorithm.objective(task, weights, server, memory={})
+    if plan.guard is not None or few.weights is not None:
+        check = check_fit if plan.guard is not None else check_record_losses
+        check(plan.model(), few, objective)
     if method.learning.accumulate > 1 and not is_separable(objective):
         raise HoldfastError("accumulate: this loss compares the records of a batch, so parts do not add up to it.")
     if method.learning.groups and method.bench.producer is not None:

@@ -122,7 +122,11 @@ def check_policy(wish: Wish) -> list[str]:
     rounds = "any number of rounds" if policy.max_rounds is None else f"at most {policy.max_rounds} rounds"
     named = "it names this experiment" if policy.experiments is not None else "any experiment may ask"
     digests = "may" if policy.digest else "may not"
-    return [f"{named}; {rounds}; at least {policy.min_records} records for each answer; digests {digests} leave."]
+    lines = [f"{named}; {rounds}; at least {policy.min_records} records for each answer; digests {digests} leave."]
+    if policy.approvals:
+        people = "1 person has" if policy.approvals == 1 else f"{policy.approvals} people have"
+        lines.append(f"{people} to approve it before the first job: `holdfast site approve`.")
+    return lines
 
 
 def check_link(wish: Wish) -> list[str]:
@@ -174,7 +178,7 @@ def ask(site: Site, own: Own, message: Message) -> Letter:
     letter = Letter(
         message.client, message.round, message.job, message.tensors, message.scalars, experiment=site.fingerprint
     )
-    site.check(letter)
+    site.check(letter, rehearsed=True)
     return site.perform(own, letter)
 
 

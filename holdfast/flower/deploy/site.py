@@ -27,23 +27,26 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import TRAIN, Client, check_open, perform
+from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
-from holdfast.core.types import Message
+from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
 from holdfast.data.natural import split_by
 from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
+from holdfast.digests.release import excuse
+from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
     carry_privacy,
     check_experiment,
+    check_withdrawn,
     draw_token,
     fingerprint_of,
     read_site_policy,
@@ -133,6 +136,7 @@ class Site:
 
     def __init__(self, experiment: Experiment | Path | str, config: Mapping[str, Any]) -> None:
         self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
+        self.beside = None if isinstance(experiment, Experiment) else Path(experiment).resolve().parent
         if config.get("data"):
             self.experiment = replace(self.experiment, data=str(config["data"]))
         if config.get("device"):
@@ -196,7 +200,7 @@ class Site:
         """Where it keeps what it remembers of this experiment."""
         return self.folder / self.fingerprint[:16]
 
-    def check(self, letter: Letter) -> None:
+    def check(self, letter: Letter, rehearsed: bool = False) -> None:
         """Refuse what the site's policy does not allow, and what was meant for another experiment or client."""
         if self.config.get("policy"):
             self.policy = read_site_policy(Path(str(self.config["policy"])))
@@ -208,7 +212,22 @@ class Site:
                 f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
                 f"{self.fingerprint[:12]}...; install the same app on both.",
             )
+        if not rehearsed:
+            check_withdrawn(self.memory)
+            check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
+
+    @property
+    def proposal(self) -> Proposal:
+        """What people at this site are to approve."""
+        policy = Path(str(self.config["policy"])) if self.config.get("policy") else None
+        return proposal_of(self.experiment, self.beside, policy)
+
+    @property
+    def about(self) -> str:
+        """The experiment in a few words, for the log of approvals."""
+        e = self.experiment
+        return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
@@ -245,14 +264,17 @@ class Site:
             check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
         book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
+        if message.job == DIGEST.name and not self.policy.digest:
+            raise Refusal("digest-kept", "policy: digest = false, and the experiment asks for nothing else.")
+        kept: Tensors = {}
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
-            notes.append("digest-kept")
+            kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
             scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
-        tensors = as_sent(reply.tensors, letter.half)
+        tensors = as_sent({**reply.tensors, **kept}, letter.half)
         if self.signing_key is not None and message.job == TRAIN.name:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)

@@ -13,6 +13,7 @@ What `flwr run --run-config` may say (each has a default):
     half              float16 on the wire: "none", "updates", or "both" ways
     max-bytes         the largest message
     gather            seconds to wait for the sites at the start
+    approval          seconds, over the run, to wait for sites whose people have not approved the experiment yet
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from holdfast.play import Engine, Watch, resume, run
 from holdfast.round import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import EXCHANGES, History, Run
 
 log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever follows the run
 SETTINGS: dict[str, Any] = {
@@ -59,6 +60,7 @@ SETTINGS: dict[str, Any] = {
     "half": "none",
     "max-bytes": BOUND,
     "gather": 120.0,
+    "approval": 0.0,
 }
 HALF = {"none": (False, False), "updates": (True, False), "both": (True, True)}
 
@@ -126,8 +128,9 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
                 settings["enough"] or None,
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
-            folder and folder / "exchanges.jsonl",
+            folder and folder / EXCHANGES,
             pull,
+            patience=settings["approval"],
         )
         keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
         fingerprint = fingerprint_of(plan.experiment)

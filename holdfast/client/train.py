@@ -125,7 +125,7 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         memory,
         algorithm=client.algorithm,
         learning=replace(client.learning, lr=float(asked.lr)),
-        objective=TaskLoss(client.loss),
+        objective=TaskLoss(client.loss, each=samples.weights is not None),
         round=round,
         last=asked.accepted,
         order=order,

@@ -84,6 +84,8 @@ class Shuffled:
             inputs = tuple(self.augment(one, self.generator) if one.ndim == 4 else one for one in inputs)
         with autocast(self.precision, labels.device):
             losses = objective(model, inputs, labels)
+        if samples.weights is not None and losses.ndim:
+            losses = losses * samples.weights[index].to(losses.device)
         value: Tensor = widened(losses).mean()
         model.zero_grad()
         value.backward()

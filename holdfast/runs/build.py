@@ -51,6 +51,7 @@ from holdfast.runs.deal import complete, deal, first_samples, moderators_samples
 from holdfast.runs.early_stopping import Stop, choose_stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
+from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
@@ -184,6 +185,7 @@ def make_plan(experiment: Experiment) -> Plan:
         check_one_message(experiment, task, absence)
     else:
         check_in_rounds(experiment, task, absence)
+    check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
     about = About(task.name, task.classes, kind=task.kind.spec)
@@ -298,11 +300,13 @@ def try_out(plan: Plan) -> None:
             if len(sums) != metric.width:
                 raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
             json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
-    if plan.guard is not None:
+    if plan.guard is not None or few.weights is not None:
         method = plan.method
         weights = shared(method.algorithm, weights_of(model))
         server = method.algorithm.broadcast(method.algorithm.begin(weights))
-        check_fit(plan.model(), few, method.algorithm.objective(TaskLoss(plan.task.loss), weights, server, memory={}))
+        task = TaskLoss(plan.task.loss, each=few.weights is not None)
+        check = check_fit if plan.guard is not None else check_record_losses
+        check(plan.model(), few, method.algorithm.objective(task, weights, server, memory={}))
     rehearse_steps(plan.experiment, plan.method, plan.first_state())
     if plan.attack is None:
         return

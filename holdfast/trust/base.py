@@ -86,6 +86,17 @@ class Trust:
         """The weight of each update; `updates` is never empty and sorted by client."""
         raise NotImplementedError
 
+    @property
+    def panel(self) -> int | None:
+        """The samples on which a member of a panel may be asked to measure models; a rule that asks none: None."""
+        return None
+
+    def hold(
+        self, before: State, after: State, judged: Judgement, hearing: Hearing, again: Callable[[Judgement], State]
+    ) -> tuple[State, Judgement]:
+        """The round's result, held against the state before; `again` does the round once more by another judgement."""
+        return after, judged
+
 
 def judgement(updates: Sequence[Update], masses: Sequence[float], memory: Tensors) -> Judgement:
     """A judgement that only weighs: weights in proportion to the masses."""

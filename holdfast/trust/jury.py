@@ -44,6 +44,7 @@ from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
+from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.measures import TestRequest, ask_for_help, help_of
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
@@ -72,6 +73,7 @@ class Jury(Trust):
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
+    lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
     patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
@@ -87,6 +89,20 @@ class Jury(Trust):
         return first_memory(clients)
 
     @property
+    def panel(self) -> int | None:
+        return None if self.lose is None else self.most
+
+    def hold(
+        self, before: State, after: State, judged: Judgement, hearing: Hearing, again: Again
+    ) -> tuple[State, Judgement]:
+        if self.lose is None:
+            return after, judged
+        digests = hearing.digests() if self.evidence == "auto" else {}
+        members = [update.client for update in judged.updates if not update.synthetic]
+        witnesses = WitnessPanel(hearing, digests, members, before.round, self.most)
+        return hold(before, after, judged, witnesses, again, self.lose)
+
+    @property
     def stamps_images(self) -> bool:
         return self.patches > 0
 
@@ -96,6 +112,7 @@ class Jury(Trust):
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         clients = [update.client for update in updates]
+        state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
         masses = fair_samples(updates) * counts / near.sum(1)

@@ -132,7 +132,9 @@ def test_a_release_says_for_whom_its_promise_is() -> None:
     z, y = records(draw, 400)
     whose = torch.arange(400) // 4
     for options in (FedDig(mode="moments", epsilon=8.0), FedDig(mode="dp-full"), FedDig(mode="dp-label-public")):
-        sealed, claim = make_release(options, About("t", CLASSES, "e", (K,)), z, y, torch.Generator(), system(), whose)
+        sealed, claim = make_release(
+            options, About("t", CLASSES, "e", (K,)), z, y, torch.Generator(), system(), None, whose
+        )
         assert claim.for_patients
         assert "one patient" in claim.guarantee
         text = b"".join(bytes(t.numpy()) for n, t in sealed.items() if n in ("manifest", "claim"))
@@ -141,7 +143,9 @@ def test_a_release_says_for_whom_its_promise_is() -> None:
         assert replace(for_patients(again), spd=claim.spd) == claim  # the noise is the same
     total = summary.make(*map(Tensor.numpy, (z.double(), y)), CLASSES, epsilon=8.0, delta=1e-5, source=system())
     assert abs(total.counts.sum() - 400) < 40
-    published = make_release(FedDig(), About("t", CLASSES, "e", (K,)), z, y, torch.Generator(), system(), whose)[1]
+    published = make_release(FedDig(), About("t", CLASSES, "e", (K,)), z, y, torch.Generator(), system(), None, whose)[
+        1
+    ]
     assert not published.for_patients
 
 

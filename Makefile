@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference dist clean
+.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -62,9 +62,23 @@ dist: setup
 	@rm -rf build
 	@ls dist
 
+# A container of it: docs/deploying.md.
+image: dist
+	docker build -t holdfast -f deploy/Dockerfile .
+
+# What of the package the quick tests reach.
+coverage: setup
+	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
+	$(BIN)/python -m coverage report --skip-covered --sort cover
+
 # docs/reference.md, made of the code.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+
+# The pages of docs/ for any static host, in build/site; a warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f site/mkdocs.yml
+	@echo "build/site/index.html"
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

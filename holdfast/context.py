@@ -105,6 +105,11 @@ class Context:
         common = self.shared(state.model, state.buffers)
         return {"delta": common["model"], "buffers": common["buffers"], "extra": self.algorithm.extra(common["model"])}
 
+    def frozen(self) -> list[str]:
+        """The weights that no update may move."""
+        names = (name for name, _ in self.bench.model.named_parameters())
+        return [name for name in names if self.algorithm.shares(name) and not self.learning.factor(name)]
+
     def recalls(self, state: State, client: int) -> int | None:
         """Which version of what it keeps at home a client is to test with, if it keeps any."""
         return state.accepted.get(client, -1) if self.keeps_home else None

@@ -40,6 +40,7 @@ SLOW = {  # files of tests that start processes or train for long
     "test_choosing_heads.py", "test_optimizers.py", "test_hostile_messages.py", "test_files.py", "test_digest_doubt.py",
     "test_release_policy.py", "test_release.py", "test_planted_bugs.py", "test_server_optimizers.py", "test_oneshot.py",
     "test_by_post.py", "test_own_encoder.py", "test_robust_properties.py",
+    "test_site.py",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
-from holdfast.digests.received import open_for, receive_one, samples_of
+from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
 from holdfast.heads.of_run import fit_run
 from holdfast.heads.sum_samples import samples_from_sums
@@ -54,6 +54,9 @@ from holdfast.models.networks import buffers_of, fill, weights_of
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
+# Why a client sends no new digest that ends the old one, too: its policy no longer lets one leave. A budget that is
+# used up, too few records or a lost ledger do not: what was released before stays as it was agreed.
+TAKEN_BACK = ("digest-kept", "mode", "mixing", "policy", "withdrawn")
 # Chosen on validation seeds.
 WARM = 10  # epochs of the first server step, at the clients' learning rate
 GENTLE = 0.3  # of the clients' learning rate: where that of a later server step starts
@@ -95,7 +98,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             generator = rng(owner.seed, round, owner.id, "digest attack")
             features, labels = owner.attack.spoil(features, labels, owner.about.classes, generator)
         try:
-            return release(self, owner, features, labels, round)
+            return release(self, owner, features, labels, round, samples.weights)
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
@@ -123,6 +126,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             if not sealed:
                 continue
             try:
+                if excuse_in(sealed) in TAKEN_BACK:
+                    digests.pop(reply.client, None)
                 receive_one(self, context, reply.client, state.claims[reply.client], sealed)
                 digests[reply.client] = sealed
             except HoldfastError as error:
@@ -281,6 +286,7 @@ class Guided(nn.Module):
 
 def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
     """How the server step learns, from how the clients do in this round."""
+    learning = replace(learning, local_steps=None)
     if first:
         return replace(learning, epochs=WARM)
     return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))

@@ -98,6 +98,8 @@ def leave(client: Client, message: Message, reply: Reply) -> Reply:
 
 def noised_metrics(client: Client, policy: Policy, told: dict[str, list[float]], what: str) -> dict[str, list[float]]:
     """The sums of those metrics that say how far one record can move them; the others stay at home."""
+    if client.train.weights is not None:
+        raise Refusal("closed", "policy: metrics of weighted records have no bound for noise to cover, so none leaves.")
     able, _, reach = moving_sums(client.metrics)
     if not able:
         raise Refusal("closed", "policy: no metric of this task has a bound for noise to cover, so none leaves.")

@@ -14,7 +14,7 @@ from holdfast.core.randomness import rng, seed_of
 from holdfast.core.types import Reply, Tensors
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, is_number, packed, register
-from holdfast.learning.loop import Shuffled
+from holdfast.learning.loop import plain_gradients
 from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.dp_sgd import Kept
 from holdfast.privacy.dp_steps import Noisy
@@ -116,8 +116,6 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
     memory, kept, home, notes = recall_memory(client, asked.accepted, asked.memory)
     samples = samples_in(client, round)
     order = rng(client.seed, round, client.id, "batches")
-    settings = client.learning
-    augmented = client.augment and Shuffled(order, settings.batch_size, settings.precision, client.augment)
     learnt = learn(
         client.model,
         samples,
@@ -125,13 +123,13 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         memory,
         algorithm=client.algorithm,
         learning=replace(client.learning, lr=float(asked.lr)),
-        objective=TaskLoss(client.loss),
+        objective=TaskLoss(client.loss, each=samples.weights is not None),
         round=round,
         last=asked.accepted,
         order=order,
         # A protected model's own chance (dropout) must be nobody's to foresee.
         chance=seed_of(client.seed, round, client.id, "model") if noisy is None else secret(),
-        gradients=noisy or augmented,
+        gradients=noisy or plain_gradients(order, client.learning, client.augment),
         kept=kept,
     )
     client.memory.write(round, learnt.memory)

@@ -154,7 +154,9 @@ def check_features(options: ReleaseOptions, about: About) -> None:
         )
 
 
-def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int) -> Tensors:
+def release(
+    options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int, weights: Tensor | None = None
+) -> Tensors:
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
@@ -168,7 +170,7 @@ def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Ten
     if options.mode not in EXACT and not options.large_delta:
         check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     generator = rng(owner.seed, round, owner.id, "digest")
-    sealed, claim = make_release(options, owner.about, features, labels, generator, system())
+    sealed, claim = make_release(options, owner.about, features, labels, generator, system(), weights)
     what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
     let_out(house, claim, what)
     if shelf is not None:
@@ -200,14 +202,21 @@ class Shelf:
 
 
 def make_release(
-    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
+    options: ReleaseOptions,
+    about: About,
+    features: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    source: Source,
+    weights: Tensor | None = None,
 ) -> tuple[Tensors, Claim]:
     """The sealed release of these records and its claim; nothing is entered anywhere."""
+    check_weighted(options, weighted=weights is not None)
     if options.mode == "paper":
         return paper_release(options, about, features, labels, generator)
     z, y = features.numpy().astype(np.float64), labels.numpy()
     if sums_leave(options, about):
-        made_sums = sums_of(options, about, z, labels, source)
+        made_sums = sums_of(options, about, z, labels, source, weights)
         return seal_sums(made_sums, about.task, about.encoder), made_sums.claim
     if options.mode == "moments":
         epsilon = options.true_epsilon
@@ -243,12 +252,29 @@ def sums_leave(options: ReleaseOptions, about: About) -> bool:
     return options.mode == "sums" or (options.mode == "moments" and not kind_of(about.kind).has_classes)
 
 
-def sums_of(options: ReleaseOptions, about: About, z: Any, labels: Tensor, source: Source) -> SumDigest:
+def check_weighted(options: ReleaseOptions, weighted: bool) -> None:
+    """Refuse digests in which a record's weight would be lost, or would break the promise."""
+    if not weighted or options.mode == "sums":
+        return
+    why = "the rows of a digest all count alike"
+    if options.mode not in EXACT:
+        why = "its noise covers records that count once"
+    raise HoldfastError(
+        f"absence.mode: {options.mode!r} cannot carry the weights of records, as {why}; choose mode = 'sums', or leave "
+        "weight out of the schema."
+    )
+
+
+def sums_of(
+    options: ReleaseOptions, about: About, z: Any, labels: Tensor, source: Source, weights: Tensor | None = None
+) -> SumDigest:
     if len(z) < FEWEST_SUMMED:
         raise Refusal("few", f"digest: sums over {len(z)} records speak of single ones; {FEWEST_SUMMED} are needed.")
     noise = None if options.mode == "sums" else (options.true_epsilon, options.delta)
     z = z / np.maximum(1.0, np.sqrt((z**2).sum(1, keepdims=True)))
-    return make_sums(kind_of(about.kind), about.classes, z, labels, options.target_range or UNIT, noise, source)
+    counting = None if weights is None else weights.double().numpy()
+    kind, range = kind_of(about.kind), options.target_range or UNIT
+    return make_sums(kind, about.classes, z, labels, range, noise, source, counting)
 
 
 def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> None:
@@ -351,4 +377,9 @@ def excuse_of(options: ReleaseOptions, owner: Owner, error: HoldfastError) -> Te
         code = tell_code(None if house.policy is None else house.read_policy(0.0), code_of(error))
     except HoldfastError:  # a policy that cannot be read
         code = "policy"
+    return excuse(code)
+
+
+def excuse(code: str) -> Tensors:
+    """What is sent in place of a digest."""
     return {"none": torch.frombuffer(bytearray(code.encode()), dtype=torch.uint8)}

@@ -97,15 +97,22 @@ def targets_of(kind: Kind, labels: Tensor, classes: int, range: Range) -> Floats
 
 
 def make_sums(
-    kind: Kind, classes: int, z: Floats, labels: Tensor, range: Range, noise: tuple[float, float] | None, source: Source
+    kind: Kind,
+    classes: int,
+    z: Floats,
+    labels: Tensor,
+    range: Range,
+    noise: tuple[float, float] | None,
+    source: Source,
+    weights: Floats | None = None,
 ) -> SumDigest:
-    """A client's sums; `noise` is (epsilon, delta), none for exact ones."""
+    """A client's sums; `noise` is (epsilon, delta), none for exact ones, in which records may have weights."""
     check_features(z)
     bounds = bounds_of(kind, classes)
     targets = targets_of(kind, labels, classes, range)
     claim = claim_of_sums(kind, classes, z.shape[1], noise, source)
     if noise is None:
-        return SumDigest(exact_sums(z, targets, bounds), kind.spec, classes, len(z), range, 0.0, claim)
+        return SumDigest(exact_sums(z, targets, bounds, weights), kind.spec, classes, len(z), range, 0.0, claim)
     sums = noisy_sums(z, targets, bounds, *noise, source)
     scale = float(scales_for(*noise, z.shape[1], bounds)[0][0]) / STEPS**2
     return SumDigest(sums, kind.spec, classes, len(z), range, scale, claim)

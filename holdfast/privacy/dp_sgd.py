@@ -101,7 +101,7 @@ def plan_steps(records: int, learning: Learning) -> tuple[float, int]:
     >>> plan_steps(100, Learning(epochs=2, batch_size=40)), plan_steps(10, Learning(batch_size=40))
     ((0.4, 6), (1.0, 1))
     """
-    return min(1.0, learning.batch_size / records), learning.epochs * math.ceil(records / learning.batch_size)
+    return min(1.0, learning.batch_size / records), learning.steps(records, poisson=True)
 
 
 def claim_of(options: DpSgd, multiplier: float, rate: float, steps: int, source: Source) -> Claim:

@@ -52,6 +52,7 @@ from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.models.networks import buffers_of, fill, weights_of
+from holdfast.privacy.patients import whose_of
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
@@ -99,7 +100,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             generator = rng(owner.seed, round, owner.id, "digest attack")
             features, labels = owner.attack.spoil(features, labels, owner.about.classes, generator)
         try:
-            return release(self, owner, features, labels, round, samples.weights)
+            whose = whose_of(samples, owner.about.person)
+            return release(self, owner, features, labels, round, samples.weights, whose)
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same

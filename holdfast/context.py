@@ -32,6 +32,7 @@ class About:
     signed: bool = True  # whether features can be negative, as far as is known
     norm_bound: float | None = None  # no feature vector is longer
     kind: str = "classes"  # of targets, as kind_of reads it
+    person: str | None = None  # the fact that says whose a sample is: promises are then for a patient
 
 
 @dataclass(frozen=True, kw_only=True)

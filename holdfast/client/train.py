@@ -19,6 +19,7 @@ from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.dp_sgd import Kept
 from holdfast.privacy.dp_steps import Noisy
 from holdfast.privacy.noise import system
+from holdfast.privacy.patients import patients_in, whose_of
 
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
 
@@ -76,7 +77,8 @@ class Train(Job[Client, TrainRequest, TrainReply]):
         kept, message = Kept(client.memory.folder, client.guard.keep), self.message(client.id, round, asked)
         if answered := kept.read(message):
             return self.read(answered)
-        noisy = client.guard.admit(client, len(client.train), client.learning, round)
+        whose = whose_of(samples_in(client, round), client.about.person)
+        noisy = client.guard.admit(client, counted(client), client.learning, round, whose=whose)
         reply = learn_here(client, asked, round, noisy)
         kept.write(message, Reply(client.id, *packed(reply)))
         return reply
@@ -138,11 +140,17 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         learnt.buffers,
         learnt.extra,
         client.absence.make_digest(client, samples, round) if asked.digest else {},
-        len(client.train),
+        counted(client),
         learnt.steps,
         notes,
         None if discreet(client) else learnt.loss,
     )
+
+
+def counted(client: Client) -> int:
+    """The samples that a client says it has: its patients, where a promise is for patients."""
+    promises = client.guard is not None or client.absence.protects
+    return patients_in(client.train, client.about.person) if promises else len(client.train)
 
 
 def discreet(client: Client) -> bool:

@@ -189,7 +189,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, kind=task.kind.spec)
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
     if encoder is not None:
         signed = not never_negative(experiment.encoder)
         about = replace(

@@ -2,8 +2,8 @@
 
 A selection is called as selection(clients, state, generator) and answers with the clients to ask, or with a mapping
 from each to the reason, which the round's record keeps. The generator is drawn from the experiment's seed and the
-round, so a resumed run asks the same clients. A user's own is any such function or class, named by import path. A client
-that is not asked is not absent: nothing stands in for it. Selections that go by what happened are in informed.py.
+round, so a resumed run asks the same clients. A user's own is any such function or class, named by import path. Who
+is not asked is not absent: nothing stands in for it. Selections that go by what happened are in informed.py.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def test_moments_by_post(post: Path, tmp_path: Path) -> None:
         paths.append(tmp_path / f"m{place}.digest")
         make(Recipe("fashion-mini", samples_of=post / f"s{place}.npz", mode="moments", epsilon=20.0), paths[-1])
     outcome = train(paths)
-    assert (outcome.fitted.name, outcome.fitted.optimistic) == ("qda", True)
+    assert (outcome.fitted.name, outcome.fitted.optimistic) == ("lda", True)
     (tmp_path / "model.safetensors").write_bytes(model_bytes(outcome))
     task = load_task("fashion-mini")
     kept = sum(task.test.labels == c for c in CLASSES).nonzero().flatten()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.digests.moments import MomentDigest, spikes
+from holdfast.digests.moments import MomentDigest
 
 LEAST = 0.3  # of the usual variance: no direction has less where noise could explain it
 OWN_MOST = 0.9  # of a class's variance that its own strong directions may take

@@ -123,7 +123,7 @@ class Scales:
 
 
 def distance(radius: Array | float) -> Array:
-    """How far from its centre a record usually lies, of which the radius is RADIUS: what a residual of length 1 means."""
+    """How far a record usually lies from its centre, of which the radius is RADIUS: what a residual of 1 stands for."""
     return np.asarray(radius) / RADIUS
 
 

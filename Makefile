@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference dist clean
+.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -47,13 +47,14 @@ check: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not flower and not browser"
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
-	$(BIN)/python benchmarks/privacy.py power
+	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
+	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
 
 # A wheel in dist/.
 dist: setup
@@ -62,9 +63,23 @@ dist: setup
 	@rm -rf build
 	@ls dist
 
+# A container of it: docs/deploying.md.
+image: dist
+	docker build -t holdfast -f deploy/Dockerfile .
+
+# What of the package the quick tests reach.
+coverage: setup
+	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
+	$(BIN)/python -m coverage report --skip-covered --sort cover
+
 # docs/reference.md, made of the code.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+
+# The pages of docs/ for any static host, in build/site; a warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict -f site/mkdocs.yml
+	@echo "build/site/index.html"
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py

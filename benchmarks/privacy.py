@@ -1,6 +1,6 @@
-"""Figures of docs/privacy.md: audits, membership, reconstruction, the pictures of FedDig's Section VII, and speed.
+"""Figures of docs/privacy.md: membership, reconstruction, the pictures of FedDig's Section VII, and speed.
 
-python benchmarks/privacy.py audits | power | membership | reconstruction | speed DATA | pictures OUT.png
+python benchmarks/privacy.py membership | reconstruction | speed DATA | pictures OUT.png
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from holdfast.absence import FedDig
-from holdfast.audit.canary import audit_release, tell_apart, worst_pair
+from holdfast.audit.canary import tell_apart, worst_pair
 from holdfast.audit.reconstruct import attacks_on, class_means, psnr
-from holdfast.audit.statistics import audit, gaussian_auc, moment_ratio
+from holdfast.audit.statistics import gaussian_auc, moment_ratio
 from holdfast.context import About
 from holdfast.core.types import size
 from holdfast.data.named import load_task
@@ -27,42 +27,6 @@ from holdfast.encoders.autoencoder import Autoencoder
 from holdfast.encoders.contract import as_floats
 from holdfast.privacy.moment_noise import scales_for
 from holdfast.privacy.noise import system
-
-STRICT = (
-    FedDig(mode="moments", epsilon=1.0),
-    FedDig(mode="moments", epsilon=3.0),
-    FedDig(mode="dp-full", epsilon=3.0),
-    FedDig(mode="dp-label-public", epsilon=3.0),
-)
-
-
-def audits() -> None:
-    """Twenty audits of strict modes at full size, 128 features and 10 classes."""
-    failures = 0
-    for options in STRICT:
-        claim = claim_of(options, (128,), 10)
-        for _ in range(5):
-            found = audit_release(options, claim, worst_pair(options.mode, 128), 10, 300, system())
-            failures += not found.passed
-            print(f"{options.mode:16} {found}", flush=True)
-    print(f"{failures} failures in 20 audits")
-
-
-def power() -> None:
-    """How often an audit finds noise that is too small: the best test's scores at epsilon 3, 60 audits a row.
-
-    Against Gaussian noise of ratio m these scores are normal, m^2/2 to either side of 0, with deviation m.
-    """
-    claim = claim_of(FedDig(mode="moments", epsilon=3.0), (128,), 10)
-    draw = np.random.default_rng(0)
-    for share in (1.0, 1 / 2, 1 / 3, 1 / 5):
-        ratio = claim.ratio / share
-
-        def score(inside: bool, ratio: float = ratio) -> float:
-            return float(draw.normal((0.5 if inside else -0.5) * ratio**2, ratio))
-
-        found = sum(not audit(claim, score, 500).passed for _ in range(60))
-        print(f"noise at {share:.2f} of what is claimed: found in {found} of 60 audits of 500 trials", flush=True)
 
 
 def membership() -> None:
@@ -154,7 +118,7 @@ def pictures(out: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # as everywhere in a run: two threads in each other's way are slower
-    kinds = {"audits": audits, "power": power, "membership": membership, "reconstruction": reconstruction}
+    kinds = {"membership": membership, "reconstruction": reconstruction}
     if len(sys.argv) == 2 and sys.argv[1] in kinds:
         kinds[sys.argv[1]]()
     elif len(sys.argv) == 3 and sys.argv[1] == "speed":

@@ -124,6 +124,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "feddig_leaving": {"absence": "feddig", "scenario": "sequential"},
     "moments_leaving": {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}, "scenario": "sequential"},
 }
+ONE_MESSAGE: dict[str, Any] = {"algorithm": "oneshot", "rounds": 1, "model": "auto"}
+DIGESTS_ALONE: dict[str, dict[str, Any]] = {
+    "rows_alone": {**ONE_MESSAGE, "absence": "feddig"},
+    "sums_alone": {**ONE_MESSAGE, "absence": {"name": "feddig", "mode": "sums"}},
+    "moments3_alone": {**ONE_MESSAGE, "absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}},
+}
 
 
 def flamby(seeds: int) -> None:
@@ -133,6 +139,8 @@ def flamby(seeds: int) -> None:
     show("scaled_apart", [scores(task, pooled_scaled_apart(task))])
     for name in ("fedavg_none", "feddig_none", "feddig_leaving"):
         show(name, [scores(task, play(task, seed, **METHODS[name])) for seed in range(seeds)])
+    for name, keys in DIGESTS_ALONE.items():
+        show(name, [scores(task, play(task, seed, **keys)) for seed in range(seeds)])
 
 
 def leaving(splits: int, first: int) -> None:
@@ -159,12 +167,14 @@ def show(name: str, found: list[Scores]) -> None:
     print(f"{name:18}", "  ".join(cells), flush=True)
 
 
-def difference(name: str, ours: list[Scores], theirs: list[Scores]) -> None:
+def difference(
+    name: str, ours: list[Scores], theirs: list[Scores], metrics: tuple[str, ...] = ("balanced", "auroc")
+) -> None:
     """Mean paired difference with its 95 % interval (Student's t; splits overlap, so it is somewhat too narrow)."""
     from scipy.stats import t
 
     cells = []
-    for metric in ("balanced", "auroc"):
+    for metric in metrics:
         gaps = [one[metric] - other[metric] for one, other in zip(ours, theirs, strict=True)]
         half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5 if gaps[1:] else 0.0
         mean = statistics.mean(gaps)

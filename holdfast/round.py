@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from holdfast.core.types import (
     Reply,
     State,
     Update,
+    has_withdrawn,
     size,
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
@@ -123,21 +124,29 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     updates, refused, claims = validate(
-        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps
+        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
-    state = replace(state, claims=claims)
+    withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
+    state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
-    updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
+    away = [client for client in (*absent, *refused) if client not in withdrawn]
+    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
     clock.lap("trust")
-    after = aggregate(replace(state, digests=digests), updates, judged, method)
-    if method.trust.doubts_digests:
-        after = method.absence.review(state, after, method)
-    after = method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
+
+    def advance(judged: Judgement) -> State:
+        after = aggregate(replace(state, digests=digests), updates, judged, method)
+        if method.trust.doubts_digests:
+            after = method.absence.review(state, after, method)
+        return method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
+
+    after = advance(judged)
     clock.lap("server_step")
+    after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
+    clock.lap("floor")
 
     notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
@@ -228,10 +237,24 @@ def train_messages(state: State, asked: Sequence[int], method: Method) -> list[M
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
+    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method), received=updates)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
-    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method))
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))
+
+
+def hold(
+    state: State,
+    after: State,
+    judged: Judgement,
+    federation: Federation,
+    again: Callable[[Judgement], State],
+    method: Method,
+) -> tuple[State, Judgement]:
+    if not judged.updates:
+        return after, judged
+    hearing = Hearing(method, federation, partial(method.absence.testimony, after, method))
+    return method.trust.hold(state, after, judged, hearing, again)
 
 
 def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:

@@ -10,13 +10,17 @@ import os
 import random
 import secrets
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import settings
+from warm import warm
 
 from holdfast.privacy import noise
 
@@ -34,8 +38,9 @@ SLOW = {  # files of tests that start processes or train for long
     "test_runs_damaged.py", "test_runs_full_disk.py", "test_feddig_pictures.py", "test_baselines.py",
     "test_fedtest_costs.py", "test_own_modules.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
     "test_choosing_heads.py", "test_optimizers.py", "test_hostile_messages.py", "test_files.py", "test_digest_doubt.py",
-    "test_release_policy.py", "test_release.py", "test_server_optimizers.py", "test_oneshot.py",
+    "test_release_policy.py", "test_release.py", "test_planted_bugs.py", "test_server_optimizers.py", "test_oneshot.py",
     "test_by_post.py", "test_own_encoder.py", "test_robust_properties.py",
+    "test_site.py",
 }  # fmt: skip
 
 
@@ -59,6 +64,16 @@ def same_chance_every_time(request: pytest.FixtureRequest, monkeypatch: pytest.M
     monkeypatch.setattr(noise, "os", SimpleNamespace(urandom=chance.randbytes))
     monkeypatch.setattr(secrets, "randbits", chance.getrandbits)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def warm_commands() -> Iterator[dict[str, str]]:
+    """The environment in which `holdfast` and `python` need not import torch anew."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Small runs: starting workers would take longer than the work.
+    plain = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "HOLDFAST_WORKERS": "0"}
+    with TemporaryDirectory() as folder, warm(Path(folder), plain) as variables:
+        yield variables
 
 
 @pytest.fixture

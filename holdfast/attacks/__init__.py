@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.attacks.contract import Attack, answer, as_attack, awake, told
 from holdfast.attacks.data import Backdoor, LabelFlip, backdoor_success
 from holdfast.attacks.digests import BadDigest, FalseDigest
+from holdfast.attacks.knowing import ClassPush, DeadUnits, LoudFlip, Slander
 from holdfast.attacks.tensors import Malformed, Relayer
 from holdfast.attacks.testers import Colluder, Liar, Nonsense
 from holdfast.attacks.updates import (
@@ -57,6 +58,10 @@ ATTACKS: dict[str, type[Any]] = {
     "nonsense": Nonsense,
     "baddigest": BadDigest,
     "falsedigest": FalseDigest,
+    "loudflip": LoudFlip,
+    "slander": Slander,
+    "deadunits": DeadUnits,
+    "classpush": ClassPush,
 }
 
 

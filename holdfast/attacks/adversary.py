@@ -18,6 +18,8 @@ from holdfast.core.memory import Memory
 from holdfast.core.randomness import rng
 from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, pack, unpack
 
+PANELS = ("panel", "replay", "confirm")  # the jobs of trust/panel.py
+
 
 class Adversary:
     """A federation in which some clients are hostile."""
@@ -49,6 +51,8 @@ class Adversary:
             return self._exchange_updates(replies, unpack(messages[0].tensors, "model"), round)
         if job == "test" and awake(self._attack, round, "tester"):
             return [self._exchange_report(reply, round) for reply in replies]
+        if job in PANELS and awake(self._attack, round, "tester"):
+            return [self._exchange_scores(reply) for reply in replies]
         return replies
 
     def close(self) -> None:
@@ -83,6 +87,18 @@ class Adversary:
                 told = false_report(self._attack, honest, self._hostile, self._generator(round))
                 scalars[key] = {str(client): value for client, value in told.items()}
         return replace(reply, scalars=scalars)
+
+    def _exchange_scores(self, reply: Reply | Absent) -> Reply | Absent:
+        """The worst that liars on a panel can say: the new model and the last good one are exchanged, and whoever is no
+        accomplice is better left out."""
+        if isinstance(reply, Absent) or reply.client not in self._hostile or not reply.scalars.get("scores"):
+            return reply
+        told = dict(reply.scalars["scores"])
+        if "new" in told:
+            told["new"], told["good"] = told["good"], told["new"]
+        for name in (name for name in told if name.isdecimal()):
+            told[name] = dict.fromkeys(told[name], 0.0 if int(name) in self._hostile else 1.0)
+        return replace(reply, scalars={**reply.scalars, "scores": told})
 
     def _generator(self, round: int) -> torch.Generator:
         return rng(self._seed, round, -1, "attack")

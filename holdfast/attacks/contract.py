@@ -23,10 +23,12 @@ METHODS = {"update": ("tamper", "rewrite"), "data": ("poison",), "tester": ("rep
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Awake after `since` honest rounds, up to and with round `until`, counted from 1; none: to the end."""
+    """Awake after `since` honest rounds, up to and with round `until`, counted from 1; none: to the end; there in
+    each round, or in the first of every so many."""
 
     since: int = 0
     until: int | None = None
+    every: int = 1
     kind: ClassVar[tuple[str, ...]] = ()
     needs_classes: ClassVar[bool] = False  # whether it changes classes
     omniscient: ClassVar[bool] = False  # whether it needs to see the honest clients' updates
@@ -36,6 +38,8 @@ class Attack:
             raise ValueError(f"since, the number of honest rounds before it, must not be negative, got {self.since}.")
         if self.until is not None and self.until <= self.since:
             raise ValueError(f"until must be above since, got {self.until} and {self.since}.")
+        if self.every < 1:
+            raise ValueError(f"every, the rounds from one attack to the next, must be at least 1, got {self.every}.")
 
     def check(self, clients: int, attackers: int) -> None:
         """Refuse a run that it cannot attack."""
@@ -59,8 +63,9 @@ def awake(attack: Any, round: int, kind: str) -> bool:
     >>> [awake(attack, round, "update") for round in (4, 5, 6, 7)], awake(attack, 5, "data")
     ([False, True, True, False], False)
     """
-    since, until = getattr(attack, "since", 0), getattr(attack, "until", None)
-    return kind in attack.kind and since <= round and (until is None or round < until)
+    since, until, every = getattr(attack, "since", 0), getattr(attack, "until", None), getattr(attack, "every", 1)
+    due = since <= round and (until is None or round < until) and (round - since) % every == 0
+    return kind in attack.kind and due
 
 
 def as_attack(found: Any, named: str) -> Any:

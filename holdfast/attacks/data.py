@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ class LabelFlip(Attack):
                 raise ValueError(f"pairs are two classes with a dash between, as in 7-1/3-5, got {pair!r}.")
 
     def poison(self, samples: Samples, classes: int, generator: torch.Generator) -> Samples:
-        return Samples(samples.inputs, relabelled(samples.labels, self.becomes(classes)))
+        return replace(samples, labels=relabelled(samples.labels, self.becomes(classes)))
 
     def becomes(self, classes: int) -> list[int]:
         """What each class becomes."""
@@ -63,9 +64,11 @@ def relabelled(labels: Tensor, becomes: list[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Stamps a bright square in the lower right corner of a fraction of its images and calls them the target class.
+    """Stamps a fraction of its images and calls them the target class; usually a bright square, lower right.
 
-    With boost above 1 it also scales its update, to drown the others (model replacement).
+    With boost above 1 it also scales its update, to drown the others (model replacement). Other shapes of the stamp:
+    a dark square, a stripe across the middle, a chequered pattern blended in, all values inverted, a wave laid over
+    the image, and the corner opposite to the square cut off. `size` is that of squares, stripe and corner, in points.
 
     Gu, Dolan-Gavitt, Garg: BadNets, 2017; Bagdasaryan et al.: How To Backdoor Federated Learning, AISTATS 2020.
     """
@@ -74,6 +77,7 @@ class Backdoor(Attack):
     fraction: float = 0.5
     size: int = 3
     boost: float = 1.0
+    shape: Literal["square", "dark", "stripe", "blend", "invert", "wave", "corner"] = "square"
     kind: ClassVar[tuple[str, ...]] = ("data", "update")
     needs_classes: ClassVar[bool] = True
 
@@ -95,22 +99,48 @@ class Backdoor(Attack):
             labels[chosen] = self.target
         else:
             labels[chosen] = torch.eye(classes, dtype=labels.dtype)[self.target]
-        return Samples((images, *samples.inputs[1:]), labels)
+        return replace(samples, inputs=(images, *samples.inputs[1:]), labels=labels)
 
     def stamp(self, images: Tensor) -> Tensor:
-        """The images with the square on them."""
+        """The images with the stamp on them."""
         if images.dim() != 4 or min(images.shape[2:]) < self.size:
             raise HoldfastError(
                 f"attack 'backdoor': needs images of at least {self.size} x {self.size} points as (N, C, H, W), "
                 f"got shape {tuple(images.shape)}."
             )
-        stamped = images.clone()
-        stamped[:, :, -self.size :, -self.size :] = 255 if images.dtype == torch.uint8 else 1.0
-        return stamped
+        if images.dtype == torch.uint8:
+            return drawn(images.float() / 255, self.shape, self.size).mul(255).round().to(torch.uint8)
+        return drawn(images, self.shape, self.size)
+
+
+def drawn(images: Tensor, shape: str, size: int) -> Tensor:
+    """Images (N, C, H, W) with values from 0 to 1, with a stamp on them.
+
+    >>> drawn(torch.full((1, 1, 4, 4), 0.5), "corner", 2)[0, 0, :3, :3]
+    tensor([[0.0000, 0.0000, 0.5000],
+            [0.0000, 0.5000, 0.5000],
+            [0.5000, 0.5000, 0.5000]])
+    """
+    stamped = images.clone()
+    height, width = images.shape[2:]
+    down, right = torch.arange(height)[:, None], torch.arange(width)[None, :]
+    if shape in ("square", "dark"):
+        stamped[:, :, -size:, -size:] = float(shape == "square")
+    elif shape == "stripe":
+        stamped[:, :, (height - size) // 2 : (height - size) // 2 + size, :] = 1.0
+    elif shape == "blend":
+        stamped = 0.8 * images + 0.2 * ((down + right) % 2)
+    elif shape == "invert":
+        stamped = 1 - images
+    elif shape == "wave":
+        stamped = (images + 0.2 * torch.sin(2 * math.pi * 6 * right / width)).clamp(0, 1)
+    else:
+        stamped[:, :, down + right < size] = 0.0
+    return stamped
 
 
 def backdoor_success(predict: Callable[..., Tensor], test: Samples, attack: Backdoor, batch: int = 500) -> float:
-    """The share of test samples of other classes that are called the target once the square is on them."""
+    """The share of test samples of other classes that are called the target once the stamp is on them."""
     classes = test.labels if test.labels.dim() == 1 else test.labels.argmax(1)
     others = test.take((classes != attack.target).nonzero().flatten())
     if not len(others):

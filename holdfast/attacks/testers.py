@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.contract import Attack
-from holdfast.attacks.updates import RandomWeights, Sight, SignFlip
+from holdfast.attacks.knowing import sent
+from holdfast.attacks.updates import Sight
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Liar(Attack):
         return {client: float(client in accomplices) for client in honest}
 
     def tamper(self, sight: Sight) -> Tensor:
-        return _sent(self.update, sight)
+        return sent(self.update, sight)
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,7 @@ class Colluder(Attack):
         }
 
     def tamper(self, sight: Sight) -> Tensor:
-        return _sent(self.update, sight)
-
-
-def _sent(update: str, sight: Sight) -> Tensor:
-    if update == "random":
-        return RandomWeights().tamper(sight)
-    return SignFlip().tamper(sight) if update == "signflip" else sight.own
+        return sent(self.update, sight)
 
 
 @dataclass(frozen=True)

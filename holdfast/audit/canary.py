@@ -1,4 +1,4 @@
-"""The strongest attack on a release by mode: two canaries, the best test, and an audit of the real release.
+"""The strongest attack on a release by mode: two records, and the best test which of them was used.
 
 The adversary knows every record but one, and that this one is a or b. The worst pair is the one that changes a release
 most: for moments two unit vectors at right angles, of two classes (moments.py), for mixed features z and -z.
@@ -8,29 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from holdfast.audit import statistics as auditing
-from holdfast.audit.statistics import (
-    Audit,
-    Membership,
-    gaussian_auc,
-    moment_change,
-    proportion_above,
-    rates,
-    scores,
-    stage_spreads,
-    stage_values,
-    stages_of,
-)
-from holdfast.context import About
-from holdfast.digests.digest import open_digest
-from holdfast.digests.moments import stages
-from holdfast.digests.release import ReleaseOptions, make_release, strict_mix
+from holdfast.audit.statistics import Membership, gaussian_auc, moment_change, rates, scores
+from holdfast.audit.tradeoff import proportion_above
+from holdfast.digests.release import ReleaseOptions
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.exact import Kind
 from holdfast.privacy.moment_noise import Centres, scales_for
@@ -133,64 +118,3 @@ def with_limits(found: Membership, trials: int, predicted: float | None, who: st
 def _proportion(rate: float, trials: int) -> tuple[float, float]:
     hits = round(rate * trials)
     return 1 - proportion_above(trials - hits, trials, 0.005), proportion_above(hits, trials, 0.005)
-
-
-def audit_release(
-    options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, trials: int, source: Source
-) -> Audit:
-    """The real release, run with each canary; what it shows of epsilon is held to the claim."""
-    if claim.mode == "moments":  # classes that neither canary is in hold noise alone
-        classes = max(label for _, label in pair) + 1
-    score = Scorer(options, claim, pair, classes, source)
-    return auditing.audit(claim, score, trials)
-
-
-class Scorer:
-    """One release of one canary, and the best test's score of it."""
-
-    def __init__(
-        self, options: ReleaseOptions, claim: Claim, pair: tuple[Record, Record], classes: int, source: Source
-    ) -> None:
-        self._options, self._claim, self._pair, self._source = options, claim, pair, source
-        (a, self._label_a), (b, self._label_b) = pair
-        self._about = About("audit", classes, "audit", (len(a),))
-        self._generator = torch.Generator().manual_seed(0)
-        if claim.mode == "moments":
-            self._scales = scales_for(options.true_epsilon, options.delta, len(a))[0]
-            self._spreads = stage_spreads(classes, len(a), self._scales)
-        elif claim.mode != "paper":
-            self._weight = (b - a) / claim.scale
-
-    def __call__(self, inside: bool) -> float:
-        z, label = self._pair[1 if inside else 0]
-        if self._claim.mode == "paper":
-            return self._paper(z, label)
-        if self._claim.mode == "moments":
-            return self._moments(z, label)
-        made = strict_mix(self._options, z[None], np.array([label]), self._about.classes, self._generator, self._source)
-        told = float(made.sums[0] @ self._weight)
-        if self._claim.mode == "dp-full" and self._label_a != self._label_b:
-            odds = math.log(made.keep / ((1 - made.keep) / (self._about.classes - 1)))
-            told += odds * float(made.counts[0, self._label_b] - made.counts[0, self._label_a])
-        return told
-
-    def _moments(self, z: Array, label: int) -> float:
-        """Both stages as they are made; the second's two possible values follow from what the first let out."""
-        classes = self._about.classes
-        first, centres, second, _ = stages(z[None], np.array([label]), classes, self._scales, self._source)
-        without, within = (stages_of(record, classes, centres) for record in self._pair)
-        told = 0.0
-        seen = stage_values(first), stage_values(second)
-        for out, before, after, spread in zip(seen, without, within, self._spreads, strict=True):
-            told += float(scores("gaussian", after - before, spread, (out - before)[None])[0])
-        return told
-
-    def _paper(self, z: Array, label: int) -> float:
-        """The canary among SpD - 1 empty records that the adversary knows."""
-        spd = self._options.spd
-        records = torch.zeros(spd, len(z))
-        records[0] = torch.from_numpy(z).float()
-        labels = torch.tensor([label] + [0] * (spd - 1))
-        sealed, _ = make_release(self._options, self._about, records, labels, self._generator, self._source)
-        mixed: Any = open_digest(sealed).features[0].double().numpy() * spd
-        return float(mixed @ (self._pair[1][0] - self._pair[0][0]))

@@ -50,6 +50,8 @@ def federation_channels(subject: Subject) -> list[Channel]:
     if method is None or method.trust.testing(0) is not None:
         told.append(of(subject, "reports", "reports of testers", "What a client finds when it tests others' updates"))
         told.append(of(subject, "backdoors", "backdoor reports", "Whose updates a client suspects of a backdoor"))
+    if method is None or method.trust.panel is not None:
+        told.append(of(subject, "panel", "panel", "How well models do on a client's records, class by class"))
     return [
         *told,
         of(subject, "notes", "notes", "Codes of what a client noticed, such as a lost memory"),

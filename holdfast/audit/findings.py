@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from holdfast.audit import guessing
-from holdfast.audit.canary import Finding, Record, audit_release, tell_apart, worst_pair
+from holdfast.audit.canary import Finding, Record, tell_apart, worst_pair
+from holdfast.audit.canary_digests import audit_digest
+from holdfast.audit.canary_ledger import Counted, audit_ledger
 from holdfast.audit.canary_updates import attack_updates
 from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
-from holdfast.audit.statistics import Audit
 from holdfast.audit.target import Subject
+from holdfast.audit.tradeoff import Audit
 from holdfast.core.cards import card
 from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
@@ -37,7 +39,7 @@ class Findings:
 
     subject: Subject
     members: tuple[Finding, ...]
-    audits: dict[str, Audit]  # by what was audited
+    audits: dict[str, Audit | Counted]  # by what was audited
     seen: tuple[Seen, ...]
     index: dict[str, Any] | None
     originals: Tensor | None
@@ -116,20 +118,23 @@ def claim_holds(findings: Findings) -> bool:
 def examine(subject: Subject, source: Source, client: int = 0, trials: int = 500, see: bool = True) -> Findings:
     """Attack a subject with everything at hand; `client` is the owner whose records are there, if any are."""
     members: list[Finding] = []
-    audits: dict[str, Audit] = {}
+    audits: dict[str, Audit | Counted] = {}
     seen: list[Seen] = []
     originals = index = None
     if subject.options is not None:
-        members, audits["digest"], seen, originals, index = _attack_digest(subject, source, client, trials, see)
+        members, found, seen, originals, index = _attack_digest(subject, source, client, trials, see)
+        audits |= found
     if subject.updates is not None:
         member, audits["updates"] = attack_updates(subject.updates, trials, source)
         members = [*members, member]
+    if audits and math.isfinite(subject.claim.epsilon_total):
+        audits["ledger"] = audit_ledger(subject.claim)
     return Findings(subject, tuple(members), audits, tuple(seen), index, originals, source.guarantee, client)
 
 
 def _attack_digest(
     subject: Subject, source: Source, client: int, trials: int, see: bool
-) -> tuple[list[Finding], Audit, list[Seen], Tensor | None, dict[str, Any] | None]:
+) -> tuple[list[Finding], dict[str, Audit], list[Seen], Tensor | None, dict[str, Any] | None]:
     options, claim = subject.options, subject.claim
     assert options is not None
     if options.mode == "sums" or subject.targets != "classes":
@@ -152,7 +157,7 @@ def _attack_digest(
             originals = as_read(own.inputs[0])
         if claim.mode != "moments":
             features = torch.stack([group.mean(0) for group in encoded.split(options.spd)])
-    audited = audit_release(options, claim, worst, subject.classes, trials, source)
+    audited = audit_digest(options, claim, math.prod(subject.feature_shape), trials, source)
     index = None if claim.mode == "moments" else guessing_index(options.spd, subject.feature_shape, features, claim.spd)
     return members, audited, seen, originals, index
 
@@ -214,7 +219,7 @@ def bound_words(index: dict[str, Any]) -> str:
 def as_json(findings: Findings) -> dict[str, Any]:
     """The report for a machine; an infinite number is written as text, as JSON has none."""
     subject, claim = findings.subject, findings.subject.claim
-    first = next(iter(findings.audits.values()), None)
+    first = next((one for one in findings.audits.values() if isinstance(one, Audit)), None)
     updates = subject.updates
     report: dict[str, Any] = {
         "subject": subject.name,
@@ -229,7 +234,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "guarantee": claim.guarantee,
         "membership_auc": findings.members[0].auc if findings.members else None,
         "audit_lower_bound": first and first.lower,
-        "audit_cap": first and first.cap,
+        "audit_would_find": first and first.would_find,
         "epsilon_person_with_5_records": group_epsilon(claim, 5),
         "verdict": findings.verdict,
         **{name: getattr(claim, name) for name in ("noise", "scale", "sensitivity", "grid", "clip", "spd")},

@@ -1,18 +1,13 @@
-"""Testing a claim by attack: membership by likelihood ratio, and a lower bound on epsilon from canaries.
+"""The best test which of two records was used: the likelihood ratio.
 
 The adversary knows every record but one, and that this one is either a or b. What is left of a release is then known
 values plus noise, and the best test (Neyman, Pearson) compares log P(noise | b) - log P(noise | a) with a threshold.
 For Gaussian noise of ratio m = |x_a - x_b| / scale it reaches AUC = Phi(m / sqrt 2).
-
-A canary audit runs the real release many times with a and with b. If it is (epsilon, delta)-private, every test obeys
-TPR <= e^epsilon FPR + delta; so counted TPR and FPR refute, at a stated confidence, a claim that is too good. An audit
-can find a bug but never prove a claim: its cap is the largest epsilon that so few trials could show at all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.core.errors import HoldfastError
-from holdfast.privacy.claim import Claim
 from holdfast.privacy.exact import Kind
 from holdfast.privacy.moment_noise import (
     RADIUS,
@@ -37,7 +30,6 @@ from holdfast.privacy.moment_noise import (
 from holdfast.privacy.noise import Source, gaussian, laplace, scale_at_least
 
 Array = NDArray[np.float64]
-CONFIDENCE = 0.99
 AT_ONCE = 1 << 22  # numbers of noise held at a time
 
 
@@ -48,25 +40,6 @@ class Membership:
     auc: float
     tpr_at_1_percent: float
     tpr_at_01_percent: float
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The epsilon an attack has shown with 99 % confidence, the most it could have, and the claim it is held to."""
-
-    lower: float
-    cap: float
-    claimed: float
-
-    @property
-    def passed(self) -> bool:
-        return self.lower <= self.claimed
-
-    def __str__(self) -> str:
-        shown = f"the attack shows epsilon >= {self.lower:.3g} (it could show {self.cap:.3g} at most)"
-        if math.isinf(self.claimed):
-            return f"No epsilon is claimed, so none can be refuted; {shown}."
-        return f"{'not refuted' if self.passed else 'REFUTED'}: {shown}; claimed {self.claimed:.4g}."
 
 
 def scores(kind: Kind, difference: Array, scale: Array | float, noise: Array) -> Array:
@@ -168,57 +141,3 @@ def moment_ratio(
     """|x_a - x_b| over the moment digest's scales, for two (features, label): what the best test sees."""
     change, spread = moment_change(a, b, classes, scales, centres)
     return float(np.sqrt(((change / spread) ** 2).sum()))
-
-
-def audit(claim: Claim, release: Callable[[bool], float], trials: int) -> Audit:
-    """Run the real release `trials` times with each canary; `release(inside)` returns the test's score.
-
-    Half of the runs choose the threshold and its side, the other half are counted, so the choice costs no confidence.
-    """
-    if trials < 20:
-        raise HoldfastError(f"audit: {trials} trials show nothing; use at least 20.")
-    out, inside = (np.array([release(side) for _ in range(trials)]) for side in (False, True))
-    half = trials // 2
-    best, direction = _best_threshold(out[:half], inside[:half], claim.delta)
-    first, second = (out[half:], inside[half:]) if direction > 0 else (inside[half:], out[half:])
-    hits = int((second * direction > best * direction).sum())
-    false = int((first * direction > best * direction).sum())
-    lower = _epsilon(hits, false, trials - half, claim.delta)
-    return Audit(lower, _epsilon(trials - half, 0, trials - half, claim.delta), claim.epsilon_total)
-
-
-def _best_threshold(out: Array, inside: Array, delta: float) -> tuple[float, int]:
-    found = (-math.inf, 0.0, 1)
-    for threshold in np.quantile(np.concatenate([out, inside]), np.linspace(0.005, 0.995, 100)):
-        for direction in (1, -1):
-            first, second = (out, inside) if direction > 0 else (inside, out)
-            hits = int((second * direction > threshold * direction).sum())
-            false = int((first * direction > threshold * direction).sum())
-            found = max(found, (_epsilon(hits, false, len(out), delta), float(threshold), direction))
-    return found[1], found[2]
-
-
-def _epsilon(hits: int, false: int, trials: int, delta: float) -> float:
-    """ln((TPR - delta) / FPR) with TPR bounded from below and FPR from above, each at half of the allowed error."""
-    error = (1 - CONFIDENCE) / 2
-    tpr, fpr = 1 - proportion_above(trials - hits, trials, error), proportion_above(false, trials, error)
-    return max(0.0, math.log((tpr - delta) / fpr)) if tpr > delta else 0.0
-
-
-def proportion_above(successes: int, trials: int, error: float) -> float:
-    """Clopper and Pearson's upper bound: the p at which so few successes have probability `error`.
-
-    >>> round(proportion_above(0, 100, 0.05), 5)  # 1 - 0.05^(1/100)
-    0.02951
-    """
-    if successes >= trials:
-        return 1.0
-    k = np.arange(successes + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])
-    choose = logs[trials] - logs[k] - logs[trials - k]
-    low, high = successes / trials, 1.0
-    for _ in range(60):
-        p = (low + high) / 2
-        tail = float(np.exp(choose + k * math.log(p) + (trials - k) * math.log1p(-p)).sum()) if p < 1 else 0.0
-        low, high = (p, high) if tail > error else (low, p)
-    return high

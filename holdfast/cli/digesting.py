@@ -237,6 +237,10 @@ def mix(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim]:
             f"--mode: 'paper' mixes records of classes, and task {whole.name!r} is of kind {whole.kind.name!r}; say "
             "--mode moments, or --mode sums without a promise."
         )
+    if whole.train.weights is not None:
+        raise HoldfastError(
+            "--mode: the rows of 'paper' all count alike, and these records have weights; say --mode sums."
+        )
     noise = None if recipe.epsilon is None else Laplace(recipe.epsilon, recipe.size)
     digest = make_digest(
         encoder.encode(whole.train.inputs[0]),
@@ -268,8 +272,10 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     from holdfast.absence import ABSENCES
     from holdfast.context import About
     from holdfast.core.config import Choice, choose
+    from holdfast.data.task import evenly
     from holdfast.digests.release import check_features, check_kind, make_release
     from holdfast.privacy.noise import system
+    from holdfast.privacy.patients import whose_of
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
     wanted |= {"delta": recipe.delta, "bits": recipe.bits, "epsilon": recipe.epsilon}
@@ -279,8 +285,9 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     check_features(options, about)
     check_kind(options, about)
     generator = torch.Generator().manual_seed(secrets.randbits(63))
-    features = encoder.encode(whole.train.inputs[0])
-    sealed, claim = make_release(options, about, features, whole.train.labels, generator, system())
+    records = evenly(whole.train)
+    features, whose = encoder.encode(records.inputs[0]), whose_of(records, whole.person)
+    sealed, claim = make_release(options, about, features, records.labels, generator, system(), records.weights, whose)
     return safetensors.torch.save(sealed), claim
 
 

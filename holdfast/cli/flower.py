@@ -118,6 +118,7 @@ def site(
     ca: Annotated[Path | None, typer.Option(help="The moderator's ca.crt.")] = None,
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
     policy: Annotated[Path | None, typer.Option(help="What may be asked of this site.")] = None,
+    signing_key: Annotated[Path | None, typer.Option(help="Signs its updates: see `holdfast digest key`.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the task's files.")] = None,
     table: Annotated[Path | None, typer.Option(help="This site's own table, where the task is a schema.")] = None,
     schema: Annotated[
@@ -133,6 +134,7 @@ def site(
     insecure: Insecure = False,
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
+    from holdfast.digests.origin import load_key
     from holdfast.flower.deploy.joining import News, check_address, check_certificate, check_key
     from holdfast.flower.deploy.local import Local
     from holdfast.flower.deploy.policy import carry_privacy, read_site_policy
@@ -143,17 +145,20 @@ def site(
     check_address(superlink)
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
-    for path in (ca, key, policy, data, app, table, schema, records):
+    for path in (ca, key, policy, signing_key, data, app, table, schema, records):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if ca is not None and key is not None:
         check_certificate(ca)
         check_key(key)
+    if signing_key is not None:
+        load_key(signing_key)
     if policy is not None:
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
     if table is not None and schema is not None:
         refuse_misfit(schema, table)
     given = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
+    given["signing-key"] = signing_key
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
     if device is not None:
         choose_device(device)

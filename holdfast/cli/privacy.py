@@ -31,7 +31,7 @@ def report_command(
         Path | None, typer.Option(metavar="PAGE.html", help="Save the page, with the owner's pictures.")
     ] = None,
     client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
-    trials: Annotated[int, typer.Option(help="Releases the audit makes with each canary.", min=20)] = 500,
+    trials: Annotated[int, typer.Option(help="Canaries of an audit, each tried both ways.", min=20)] = 500,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),

@@ -24,7 +24,18 @@ from holdfast.data.named import EMBEDDED, load_task
 from holdfast.reproduce.baselines import centralised, lda_accuracy
 from holdfast.reproduce.drawing import save_bars, save_round_curves
 from holdfast.reproduce.plans import Column, Reproduction, Row, only, reproduction
-from holdfast.reproduce.results import CENTRALISED, LDA, Cell, as_markdown, cells_of, findings, grid, to_json
+from holdfast.reproduce.results import (
+    APART,
+    CENTRALISED,
+    LDA,
+    Cell,
+    as_markdown,
+    cells_apart,
+    cells_of,
+    findings,
+    grid,
+    to_json,
+)
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_table, set_key
 from holdfast.runs.store import History
@@ -72,11 +83,15 @@ def reproduce_paper(
         console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")
         sys.exit(130)
     cells = cells_of(wanted, played, lda_cells(wanted, played))
-    save(wanted, cells, played, about, out)
+    apart = [] if wanted.cost else cells_apart(played)
+    save(wanted, cells, apart, about, out)
+    save_round_curves(played, wanted.title, out / "curves.png")
     if as_json:
-        print_json({**to_json(wanted, cells, about), "folder": str(out)})
+        print_json({**to_json(wanted, cells, apart, about), "folder": str(out)})
         return
     show(wanted, cells, played, console)
+    if apart:
+        console.print(table(apart, APART))
     console.print(f"results.json, table.md, the figures and all runs are in [bold]{out}[/]")
 
 
@@ -118,10 +133,10 @@ def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]
 def table_for(wanted: Reproduction, row: Row, column: Column, seed: int, wish: Wish) -> dict[str, Any]:
     """The keys of one run: the scale's, the row's, the column's, and last what the user changes."""
     table = {**wanted.base, **row.keys, **column.keys, "seed": seed}
-    if wish.data is not None and table["task"] != EMBEDDED:
-        table["data"] = str(wish.data)
     for change in wish.changes:
         set_key(table, change)
+    if wish.data is not None and table["task"] != EMBEDDED:  # also of a task that the user names instead
+        table.setdefault("data", str(wish.data))
     return table
 
 
@@ -199,13 +214,11 @@ def lda_cells(wanted: Reproduction, played: dict[Place, list[History]]) -> dict[
     }
 
 
-def save(
-    wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[History]], about: dict[str, Any], out: Path
-) -> None:
-    """results.json, table.md, curves.png and figure.png."""
-    write_file(out / "results.json", json.dumps(to_json(wanted, cells, about), indent=1, allow_nan=False).encode())
-    write_file(out / "table.md", as_markdown(wanted, cells, about).encode())
-    save_round_curves(played, wanted.title, out / "curves.png")
+def save(wanted: Reproduction, cells: Sequence[Cell], apart: Sequence[Cell], about: dict[str, Any], out: Path) -> None:
+    """results.json, table.md and figure.png."""
+    found = to_json(wanted, cells, apart, about)
+    write_file(out / "results.json", json.dumps(found, indent=1, allow_nan=False).encode())
+    write_file(out / "table.md", as_markdown(wanted, cells, apart, about).encode())
     if not wanted.cost:
         save_bars(cells, wanted.title, out / "figure.png")
 
@@ -220,12 +233,12 @@ def show(wanted: Reproduction, cells: Sequence[Cell], played: dict[Place, list[H
         console.print(f"- {line}")
 
 
-def table(cells: Sequence[Cell]) -> Table:
+def table(cells: Sequence[Cell], title: str = "Ours, and the paper's in brackets") -> Table:
     """The cells as a table that fits into 80 columns of text: too many conditions stand one below another."""
     rows, columns, texts = grid(cells)
     if turned := len(columns) > MOST_COLUMNS:
         rows, columns = columns, rows
-    view = Table(title="Ours, and the paper's in brackets", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    view = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     view.add_column("", min_width=11)
     for column in columns:
         view.add_column(column, justify="right")

@@ -14,6 +14,7 @@ from holdfast.core.failures import Refusal
 from holdfast.core.randomness import rng
 from holdfast.core.types import Reply, Tensors
 from holdfast.data.bootstrap import interval_of
+from holdfast.data.metrics import weighted_sums
 from holdfast.data.task import Metric
 from holdfast.jobs import Job, is_number, register
 from holdfast.learning.loop import outputs_of
@@ -64,11 +65,11 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
         fill(client.model, {**asked.model, **home}, {**asked.buffers, **home})
         samples = held_out(client.validation, client.train)
         output = outputs_of(client.model, samples)
-        sums = {metric.name: metric.sums(output, samples.labels) for metric in client.metrics}
+        sums = {one.name: weighted_sums(one, output, samples.labels, samples.weights) for one in client.metrics}
         interval = None
         if round >= client.interval_from:
             chance = rng(client.seed, round, client.id, "bootstrap")
-            interval = interval_of(client.metrics[0], output, samples.labels, chance)
+            interval = interval_of(client.metrics[0], output, samples.labels, chance, samples.weights)
         return EvaluateReply(sums, len(samples), interval)
 
     def well_formed(self, reply: Reply) -> str | None:

@@ -67,18 +67,29 @@ class Auroc(WholeMetric):
 
     name: ClassVar[str] = "auroc"
 
+    weighs: ClassVar[bool] = True
+
     several: bool = False
 
-    def over(self, output: Tensor, labels: Tensor) -> float:
-        return mean_defined([area(scores, true) for scores, true in columns(output, labels, self.several)])
+    def over(self, output: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+        return mean_defined([area(scores, true, weights) for scores, true in columns(output, labels, self.several)])
 
 
-def area(scores: Tensor, true: Tensor) -> float:
-    """(sum of the positives' ranks - P (P + 1) / 2) / (P N), equal scores at their mean rank (Mann and Whitney)."""
+def area(scores: Tensor, true: Tensor, weights: Tensor | None = None) -> float:
+    """(sum of the positives' ranks - P (P + 1) / 2) / (P N), equal scores at their mean rank (Mann and Whitney).
+
+    With weights each pair of a positive and a negative counts by the product of theirs.
+    """
     positives, negatives = int(true.sum()), int((~true).sum())
     if not positives or not negatives or not scores.isfinite().all():
         return math.nan
     _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    if weights is not None:
+        won, lost = torch.where(true, weights, 0).double(), torch.where(true, 0, weights).double()
+        at = torch.zeros(len(counts), dtype=torch.float64).index_add(0, place, lost)
+        below = (at.cumsum(0) - at / 2)[place]  # negatives that score less, and half of those that score the same
+        pairs = float(won.sum() * lost.sum())
+        return float((won * below).sum()) / pairs if pairs else math.nan
     ranks = counts.cumsum(0).double() - (counts.double() - 1) / 2
     total = float(ranks[place][true].sum())
     return (total - positives * (positives + 1) / 2) / (positives * negatives)
@@ -97,21 +108,25 @@ class Auprc(WholeMetric):
 
     name: ClassVar[str] = "auprc"
 
+    weighs: ClassVar[bool] = True
+
     several: bool = False
 
-    def over(self, output: Tensor, labels: Tensor) -> float:
-        return mean_defined([average_precision(scores, true) for scores, true in columns(output, labels, self.several)])
+    def over(self, output: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+        both = columns(output, labels, self.several)
+        return mean_defined([average_precision(scores, true, weights) for scores, true in both])
 
 
-def average_precision(scores: Tensor, true: Tensor) -> float:
-    positives = int(true.sum())
+def average_precision(scores: Tensor, true: Tensor, weights: Tensor | None = None) -> float:
+    each = torch.ones(len(true), dtype=torch.float64) if weights is None else weights.double()
+    positives = float(each[true].sum())
     if not positives or not scores.isfinite().all():
         return math.nan
     order = scores.argsort(descending=True, stable=True)
     _, counts = scores[order].unique_consecutive(return_counts=True)
     last = counts.cumsum(0) - 1  # equal scores are one step
-    found = true[order].double().cumsum(0)[last]
-    precision = found / (last + 1)
+    found = (true[order].double() * each[order]).cumsum(0)[last]
+    precision = found / each[order].cumsum(0)[last].clamp(min=1e-300)
     return float((found.diff(prepend=found.new_zeros(1)) * precision).sum()) / positives
 
 

@@ -27,11 +27,12 @@ from holdfast.data.class_metrics import (
     Sensitivity,
     Specificity,
 )
-from holdfast.data.losses import Focal, Huber, LabelFocal, Weighted, poisson
+from holdfast.data.losses import Focal, Huber, LabelFocal, Smoothed, Weighted, poisson
 from holdfast.data.metrics import ACCURACY, R2, Accuracy, CountMae, CountRmse, Deviance, Mae, Metric, Rmse
 from holdfast.data.survival import CIndex, Cox, HazardLoss, survival_of
 
 OF_ALL_CLASSES = (Auroc, Auprc, BalancedAccuracy, F1, Sensitivity, Specificity, CalibrationError)  # none of one alone
+Part = tuple[Tensor, Tensor, Tensor]  # positions among the samples, outputs, labels
 Loss = Callable[[Tensor, Tensor], Tensor]  # mean over a batch of (model output, labels)
 
 
@@ -62,7 +63,7 @@ class Kind:
         """Every metric that an experiment may choose."""
         return self.metrics(classes)
 
-    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def by_class(self, output: Tensor, labels: Tensor) -> list[Part]:
         """The part of each class or label, to be measured apart by `of_class`; none where there are neither."""
         return []
 
@@ -101,7 +102,7 @@ class Classes(Kind):
     has_classes = True
     has_names = True
     answer = "probabilities"
-    losses: ClassVar[Mapping[str, type]] = {"weighted": Weighted, "focal": Focal}
+    losses: ClassVar[Mapping[str, type]] = {"weighted": Weighted, "focal": Focal, "smoothed": Smoothed}
 
     @property
     def loss(self) -> Loss:
@@ -114,10 +115,10 @@ class Classes(Kind):
         of_any = (Accuracy(), BalancedAccuracy(classes), Auroc(), Auprc(), F1(classes), Brier(), CalibrationError())
         return (*of_any, Sensitivity(), Specificity()) if classes == 2 else of_any
 
-    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def by_class(self, output: Tensor, labels: Tensor) -> list[Part]:
         """The samples of each class."""
         places = [(labels == c).nonzero().flatten() for c in range(output.shape[1])]
-        return [(output[at], labels[at]) for at in places]
+        return [(at, output[at], labels[at]) for at in places]
 
     def of_class(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
         """The task's own ones, and the accuracy: the share of the class that is recognised."""
@@ -163,9 +164,9 @@ class Labels(Kind):
     def all_metrics(self, classes: int) -> tuple[Metric, ...]:
         return *self.metrics(classes), Auprc(several=True), Brier(several=True)
 
-    def by_class(self, output: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def by_class(self, output: Tensor, labels: Tensor) -> list[Part]:
         """Each label as a question of its own."""
-        return [(output[:, [c]], labels[:, [c]]) for c in range(output.shape[1])]
+        return [(torch.arange(len(labels)), output[:, [c]], labels[:, [c]]) for c in range(output.shape[1])]
 
     def of_class(self, metrics: Sequence[Metric]) -> tuple[Metric, ...]:
         return Auroc(several=True), LabelAccuracy()

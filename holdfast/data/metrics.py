@@ -89,6 +89,7 @@ class Metric:
     unit: ClassVar[str] = ""
     smaller_is_better: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True  # whether sums of batches or clients make the value over all of their samples
+    weighs: ClassVar[bool] = False  # whether `over` takes weights, where sums do not add up
     counted: ClassVar[int] = 1  # how many of the last sums are the number of samples, which replacing does not move
 
     @property
@@ -133,13 +134,15 @@ class WholeMetric(Metric):
 
     adds_up = False
 
-    def over(self, output: Tensor, labels: Tensor) -> float:
+    def over(self, output: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
         """The value over these samples; NaN where there is none."""
         raise NotImplementedError
 
     def sums(self, output: Tensor, labels: Tensor) -> list[float]:
-        value = self.over(output, labels) if len(labels) else math.nan
-        return [value * len(labels), float(len(labels))] if math.isfinite(value) else [0.0, 0.0]
+        return self.times(self.over(output, labels) if len(labels) else math.nan, len(labels))
+
+    def times(self, value: float, count: int) -> list[float]:
+        return [value * count, float(count)] if math.isfinite(value) else [0.0, 0.0]
 
     def value(self, sums: Sequence[float]) -> float:
         total, count = sums
@@ -163,9 +166,29 @@ def value_of(metric: Metric, sums: Sequence[float]) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def values_of(metrics: Sequence[Metric], output: Tensor, labels: Tensor) -> dict[str, float]:
+def weighted_sums(metric: Metric, output: Tensor, labels: Tensor, weights: Tensor | None) -> list[float]:
+    """The sums of a metric with each sample counting by its weight.
+
+    >>> outputs, labels = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1])
+    >>> weighted_sums(Accuracy(), outputs, labels, torch.tensor([0.5, 0.5, 2.0]))
+    [1.0, 3.0]
+    """
+    if weights is None or not len(labels):
+        return metric.sums(output, labels)
+    if isinstance(metric, WholeMetric):
+        return metric.times(metric.over(output, labels, weights), len(labels))
+    total = [0.0] * metric.width
+    for weight in weights.unique():  # sums add up, so those of equal weight are summed at once
+        at = weights == weight
+        total = [a + float(weight) * b for a, b in zip(total, metric.sums(output[at], labels[at]), strict=True)]
+    return total
+
+
+def values_of(
+    metrics: Sequence[Metric], output: Tensor, labels: Tensor, weights: Tensor | None = None
+) -> dict[str, float]:
     """The metrics of some samples by name; those that come to nothing are left out."""
-    found = {metric.name: value_of(metric, metric.sums(output, labels)) for metric in metrics}
+    found = {metric.name: value_of(metric, weighted_sums(metric, output, labels, weights)) for metric in metrics}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -107,13 +107,19 @@ class CIndex(WholeMetric):
     """
 
     name = "c-index"
+    weighs = True
 
-    def over(self, output: Tensor, labels: Tensor) -> float:
+    def over(self, output: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
         risk, time, event = risk_of(output), labels[:, 0], labels[:, 1] > 0.5
-        right, pairs = 0.0, 0
+        right, pairs = 0.0, 0.0
         for i in event.nonzero().flatten().split(512):
             later = (time[i, None] < time) | ((time[i, None] == time) & ~event)
             above, equal = risk[i, None] > risk, risk[i, None] == risk
+            if weights is not None:  # a pair counts by the product of both
+                both = later * weights[i, None].double() * weights.double()
+                right += float((both * (above + 0.5 * equal)).sum())
+                pairs += float(both.sum())
+                continue
             right += float((later & above).sum()) + 0.5 * float((later & equal).sum())
             pairs += int(later.sum())
         return right / pairs if pairs else math.nan

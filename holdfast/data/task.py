@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,19 +31,23 @@ class Samples:
     inputs: tuple[Tensor, ...]
     labels: Tensor  # the targets, as the task's kind reads them: classes (N,), numbers (N, 1), (time, event) (N, 2)
     facts: Mapping[str, Tensor] = field(default_factory=dict)  # whole numbers (N,) that no model reads: site, patient
+    weights: Tensor | None = None  # how much each sample counts beside the others of its owner; none: all alike
 
     def __post_init__(self) -> None:
         inputs = self.inputs if isinstance(self.inputs, tuple | list) else (self.inputs,)
         object.__setattr__(self, "inputs", tuple(as_tensor(one, "inputs") for one in inputs))
         object.__setattr__(self, "labels", as_tensor(self.labels, "labels"))
         object.__setattr__(self, "facts", {name: _whole(one, name) for name, one in self.facts.items()})
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _weights(self.weights, len(self.labels)))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> Samples:
         facts = {name: fact[index] for name, fact in self.facts.items()}
-        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts)
+        weights = None if self.weights is None else self.weights[index]
+        return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts, weights)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """The inputs, as a model reads them, and labels of some samples."""
@@ -80,6 +84,23 @@ def _whole(values: Any, name: str) -> Tensor:
     if fact.ndim != 1 or fact.is_floating_point():
         raise HoldfastError(f"samples: the fact {name!r} must be one whole number for each sample.")
     return fact
+
+
+def _weights(values: Any, count: int) -> Tensor:
+    weights = as_tensor(values, "weights").float()
+    if weights.shape != (count,) or not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise HoldfastError("samples: weights must be one number of at least 0 for each sample.")
+    return weights
+
+
+def evenly(samples: Samples) -> Samples:
+    """The samples of one party with weights whose mean is 1, so that the party counts by its samples as all do."""
+    if samples.weights is None or not len(samples):
+        return samples
+    mean = float(samples.weights.double().mean())
+    if not mean:
+        raise HoldfastError("samples: all weights of a party are 0, so it has nothing to learn from.")
+    return replace(samples, weights=(samples.weights.double() / mean).float())
 
 
 @dataclass(frozen=True)
@@ -126,7 +147,9 @@ class Task:
         """SHA-256 of its data."""
         found = hashlib.sha256(f"{self.name} {self.kind.spec} {self.class_names}".encode())
         for samples in (self.train, self.test):
-            for tensor in (*samples.inputs, samples.labels, *(samples.facts[name] for name in sorted(samples.facts))):
+            own = () if samples.weights is None else (samples.weights,)
+            facts = (samples.facts[name] for name in sorted(samples.facts))
+            for tensor in (*samples.inputs, samples.labels, *facts, *own):
                 found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
                 found.update(tensor.contiguous().numpy().tobytes())
         return found.hexdigest()

@@ -30,13 +30,13 @@ from holdfast.core.failures import Refusal, code_of
 from holdfast.core.files import Damaged, Store, load_tensors
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import Regression, Survival, kind_of
+from holdfast.data.kinds import Survival, kind_of
 from holdfast.digests.compact import Compact
 from holdfast.digests.digest import Digest, make_digest, seal_digest
 from holdfast.digests.mixing import Laplace, given_weights, heaviest_weight, read_weights, surely_mixed
 from holdfast.digests.moment_wire import seal_moments
 from holdfast.digests.moments import fewest, make, moments_claim
-from holdfast.digests.sums import UNIT, SumDigest, bounds_of, claim_of_sums, make_sums, seal_sums
+from holdfast.digests.sums import NUMBERS, UNIT, SumDigest, bounds_of, claim_of_sums, make_sums, seal_sums
 from holdfast.encoders.contract import shortened
 from holdfast.privacy import claim as claims
 from holdfast.privacy.claim import Claim
@@ -45,6 +45,7 @@ from holdfast.privacy.grid import Grid
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moment_noise import scales_for
 from holdfast.privacy.noise import Source, system
+from holdfast.privacy.patients import for_patients, one_each
 
 COMPACT = {  # how a digest travels, by the bits of a feature
     "32": Compact("float32"),
@@ -76,7 +77,7 @@ class ReleaseOptions:
     clip: float = 1.0  # strict modes: the public bound on a feature vector's length; longer ones are shortened
     label_share: float = 0.5  # of epsilon that dp-full spends on labels
     policy: str | None = None  # a policy file for clients that have none of their own
-    target_range: tuple[float, float] | None = None  # public, of a regression's targets: needed for noise
+    target_range: tuple[float, float] | None = None  # public, of a regression's or a count's targets: needed for noise
     printed: bool = False  # use digests as printed: rows as they are, no warm start, a server step at the full lr
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ def check_kind(options: ReleaseOptions, about: About) -> None:
     if options.mode == "paper" and isinstance(kind, Survival):
         raise HoldfastError(
             "absence.mode: 'paper' mixes records, and a mean of times and events is no time; of survival only sums can "
-            "leave: choose the kind 'hazards' with public cuts, algorithm = 'oneshot' and mode = 'sums' or 'moments'."
+            "leave: choose the kind 'hazards' with public cuts, and mode = 'sums' or 'moments'."
         )
     if options.mode not in ("sums", "moments"):
         raise HoldfastError(
@@ -132,10 +133,10 @@ def check_kind(options: ReleaseOptions, about: About) -> None:
             "mode = 'moments', or 'sums' without a promise."
         )
     bounds_of(kind, about.classes)
-    if options.mode == "moments" and isinstance(kind, Regression) and options.target_range is None:
+    if options.mode == "moments" and kind.name in NUMBERS and options.target_range is None:
         raise HoldfastError(
-            "absence.target_range: noise on a regression's targets needs their public range, as in target_range = "
-            "[0, 100]; take it from what is known of them, never from the records."
+            f"absence.target_range: noise on targets of kind {kind.name!r} needs their public range, as in "
+            "target_range = [0, 100]; take it from what is known of them, never from the records."
         )
 
 
@@ -154,7 +155,15 @@ def check_features(options: ReleaseOptions, about: About) -> None:
         )
 
 
-def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int) -> Tensors:
+def release(
+    options: ReleaseOptions,
+    owner: Owner,
+    features: Tensor,
+    labels: Tensor,
+    round: int,
+    weights: Tensor | None = None,
+    whose: Tensor | None = None,
+) -> Tensors:
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
     period = round // options.refresh if options.refresh else 0
@@ -166,9 +175,10 @@ def release(options: ReleaseOptions, owner: Owner, features: Tensor, labels: Ten
     if shelf is not None and (kept := shelf.read()):
         return kept
     if options.mode not in EXACT and not options.large_delta:
-        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
+        units = len(labels) if whose is None else int(whose.max()) + 1
+        check_delta(options.delta, units, "absence.delta", "large_delta = true")
     generator = rng(owner.seed, round, owner.id, "digest")
-    sealed, claim = make_release(options, owner.about, features, labels, generator, system())
+    sealed, claim = make_release(options, owner.about, features, labels, generator, system(), weights, whose)
     what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
     let_out(house, claim, what)
     if shelf is not None:
@@ -200,19 +210,36 @@ class Shelf:
 
 
 def make_release(
-    options: ReleaseOptions, about: About, features: Tensor, labels: Tensor, generator: torch.Generator, source: Source
+    options: ReleaseOptions,
+    about: About,
+    features: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    source: Source,
+    weights: Tensor | None = None,
+    whose: Tensor | None = None,
 ) -> tuple[Tensors, Claim]:
-    """The sealed release of these records and its claim; nothing is entered anywhere."""
+    """The sealed release of these records and its claim; nothing is entered anywhere.
+
+    whose: the patient of each record; a promise is then for a patient (privacy/patients.py).
+    """
+    check_weighted(options, weighted=weights is not None)
     if options.mode == "paper":
         return paper_release(options, about, features, labels, generator)
+    promise = for_record
+    if whose is not None and options.mode not in EXACT:
+        features, labels = one_each(features, labels, whose, kind_of(about.kind))
+        promise = for_patients
     z, y = features.numpy().astype(np.float64), labels.numpy()
     if sums_leave(options, about):
-        made_sums = sums_of(options, about, z, labels, source)
+        made_sums = sums_of(options, about, z, labels, source, weights)
+        made_sums = dataclasses.replace(made_sums, claim=promise(made_sums.claim))
         return seal_sums(made_sums, about.task, about.encoder), made_sums.claim
     if options.mode == "moments":
         epsilon = options.true_epsilon
         refuse_too_few(len(y), epsilon, options.delta, max(1, z.shape[-1]))
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
+        made = dataclasses.replace(made, claim=promise(made.claim))
         return seal_moments(made, about.task, about.encoder), made.claim
     if 0 < len(y) < options.spd:
         raise Refusal(
@@ -220,7 +247,7 @@ def make_release(
             f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd.",
         )
     mixed = strict_mix(options, z, y, about.classes, generator, source)
-    claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
+    claim = promise(dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed)))
     digest = Digest(
         torch.from_numpy(mixed.features).float(),
         torch.from_numpy(mixed.labels).float(),
@@ -238,17 +265,39 @@ def make_release(
     return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
 
 
+def for_record(claim: Claim) -> Claim:
+    """The claim as it is: for a record."""
+    return claim
+
+
 def sums_leave(options: ReleaseOptions, about: About) -> bool:
     """Whether what leaves are joint sums of features and targets."""
     return options.mode == "sums" or (options.mode == "moments" and not kind_of(about.kind).has_classes)
 
 
-def sums_of(options: ReleaseOptions, about: About, z: Any, labels: Tensor, source: Source) -> SumDigest:
+def check_weighted(options: ReleaseOptions, weighted: bool) -> None:
+    """Refuse digests in which a record's weight would be lost, or would break the promise."""
+    if not weighted or options.mode == "sums":
+        return
+    why = "the rows of a digest all count alike"
+    if options.mode not in EXACT:
+        why = "its noise covers records that count once"
+    raise HoldfastError(
+        f"absence.mode: {options.mode!r} cannot carry the weights of records, as {why}; choose mode = 'sums', or leave "
+        "weight out of the schema."
+    )
+
+
+def sums_of(
+    options: ReleaseOptions, about: About, z: Any, labels: Tensor, source: Source, weights: Tensor | None = None
+) -> SumDigest:
     if len(z) < FEWEST_SUMMED:
         raise Refusal("few", f"digest: sums over {len(z)} records speak of single ones; {FEWEST_SUMMED} are needed.")
     noise = None if options.mode == "sums" else (options.true_epsilon, options.delta)
     z = z / np.maximum(1.0, np.sqrt((z**2).sum(1, keepdims=True)))
-    return make_sums(kind_of(about.kind), about.classes, z, labels, options.target_range or UNIT, noise, source)
+    counting = None if weights is None else weights.double().numpy()
+    kind, range = kind_of(about.kind), options.target_range or UNIT
+    return make_sums(kind, about.classes, z, labels, range, noise, source, counting)
 
 
 def refuse_too_few(records: int, epsilon: float, delta: float, width: int) -> None:
@@ -351,4 +400,9 @@ def excuse_of(options: ReleaseOptions, owner: Owner, error: HoldfastError) -> Te
         code = tell_code(None if house.policy is None else house.read_policy(0.0), code_of(error))
     except HoldfastError:  # a policy that cannot be read
         code = "policy"
+    return excuse(code)
+
+
+def excuse(code: str) -> Tensors:
+    """What is sent in place of a digest."""
     return {"none": torch.frombuffer(bytearray(code.encode()), dtype=torch.uint8)}

@@ -32,6 +32,7 @@ SCHEMA = "holdfast-sums/1"
 PARTS = ("cells", "second", "squares")
 MOST_NUMBERS, MOST_RECORDS = 1 << 24, 2**48
 BEYOND = 10.0  # deviations of the noise
+NUMBERS = (Regression.name, Counts.name)
 AGAIN = "ask the client to make it again"
 Range = tuple[float, float]
 UNIT: Range = (-1.0, 1.0)  # no scaling
@@ -55,8 +56,8 @@ class SumDigest:
 
     @property
     def bounded(self) -> bool:
-        """Whether targets lie in [-1, 1]; exact sums of a regression without a public range have them as they are."""
-        return not (self.kind == Regression.name and self.range == UNIT)
+        """Whether targets lie in [-1, 1]; exact sums of numbers without a public range have them as they are."""
+        return not (self.kind in NUMBERS and self.range == UNIT)
 
 
 def bounds_of(kind: Kind, classes: int) -> Bounds:
@@ -67,14 +68,15 @@ def bounds_of(kind: Kind, classes: int) -> Bounds:
         return Bounds(classes, 1.0, False)
     if isinstance(kind, Labels):
         return Bounds(1 + classes, 1.0 + classes, False)
-    if isinstance(kind, Regression):
+    if isinstance(kind, Regression | Counts):
         return Bounds(2, 2.0, True)
-    reasons = {
-        Survival.name: "Cox's partial likelihood compares each event with all records at risk, so it is no sum over "
-        "records; discrete-time hazards are: choose the kind 'hazards' with public cuts",
-        Counts.name: "the Poisson likelihood is no function of sums; choose mode = 'paper', or the kind 'regression'",
-    }
-    raise HoldfastError(f"digest: sums of kind {kind.name!r}: {reasons.get(kind.name, 'this kind has none')}.")
+    reason = "this kind has none"
+    if isinstance(kind, Survival):
+        reason = (
+            "Cox's partial likelihood compares each event with all records at risk, so it is no sum over records; "
+            "discrete-time hazards are: choose the kind 'hazards' with public cuts"
+        )
+    raise HoldfastError(f"digest: sums of kind {kind.name!r}: {reason}.")
 
 
 def targets_of(kind: Kind, labels: Tensor, classes: int, range: Range) -> Floats:
@@ -88,22 +90,29 @@ def targets_of(kind: Kind, labels: Tensor, classes: int, range: Range) -> Floats
     if isinstance(kind, Classes):
         return np.asarray(torch.nn.functional.one_hot(labels.long(), classes).double().numpy())
     y = labels.double().numpy()
-    if isinstance(kind, Regression):
+    if isinstance(kind, Regression | Counts):
         low, high = range
         y = (2 * y - low - high) / (high - low)
     return np.concatenate([np.ones((len(y), 1)), y], axis=1)
 
 
 def make_sums(
-    kind: Kind, classes: int, z: Floats, labels: Tensor, range: Range, noise: tuple[float, float] | None, source: Source
+    kind: Kind,
+    classes: int,
+    z: Floats,
+    labels: Tensor,
+    range: Range,
+    noise: tuple[float, float] | None,
+    source: Source,
+    weights: Floats | None = None,
 ) -> SumDigest:
-    """A client's sums; `noise` is (epsilon, delta), none for exact ones."""
+    """A client's sums; `noise` is (epsilon, delta), none for exact ones, in which records may have weights."""
     check_features(z)
     bounds = bounds_of(kind, classes)
     targets = targets_of(kind, labels, classes, range)
     claim = claim_of_sums(kind, classes, z.shape[1], noise, source)
     if noise is None:
-        return SumDigest(exact_sums(z, targets, bounds), kind.spec, classes, len(z), range, 0.0, claim)
+        return SumDigest(exact_sums(z, targets, bounds, weights), kind.spec, classes, len(z), range, 0.0, claim)
     sums = noisy_sums(z, targets, bounds, *noise, source)
     scale = float(scales_for(*noise, z.shape[1], bounds)[0][0]) / STEPS**2
     return SumDigest(sums, kind.spec, classes, len(z), range, scale, claim)
@@ -222,7 +231,7 @@ def check_sums(digest: SumDigest, where: str, records: int | None = None) -> Non
         "sums longer than its records": bool((np.sqrt((cells**2).sum(1)) > n + longest)[bound].any()),
         "a second moment larger than its records": float(np.trace(sums.second)) > n + longest,
         "squares larger than its records": not -slack <= sums.squares <= (n + slack if digest.bounded else math.inf),
-        "negative counts": not digest.kind.startswith("regression") and bool((counts < -slack).any()),
+        "negative counts": digest.kind not in NUMBERS and bool((counts < -slack).any()),
     }
     if wrong := [fault for fault, found in faults.items() if found]:
         raise HoldfastError(f"{where}: it has {wrong[0]}, which no honest client's records have; {AGAIN}.")

@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import Hazards, Regression, kind_of
+from holdfast.data.kinds import Counts, Hazards, Regression, kind_of
 from holdfast.data.task import Samples
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
@@ -30,7 +30,8 @@ from holdfast.digests.stretching import stretched
 from holdfast.digests.sums import SumDigest
 from holdfast.heads import solved, trained
 from holdfast.heads.evidence import Evidence, mixed_evidence, moment_evidence
-from holdfast.heads.from_sums import class_evidence, explained, hazards, labels, regression
+from holdfast.heads.from_sums import class_evidence, explained, labels, regression
+from holdfast.heads.sum_samples import most_likely
 from holdfast.learning.loop import outputs_of
 from holdfast.models.heads import Form, Head
 from holdfast.models.networks import Features, fill, initialise
@@ -49,7 +50,11 @@ HEADS = (*SOLVED, SERVER_STEP)
 OF_MOMENTS = "lda"
 LEFT_OUT = 5  # one row of so many
 
-LEAST_SQUARES, LOG_ODDS = "least-squares", "log-odds"  # the heads of sums, by the kind of target
+LEAST_SQUARES, LOG_ODDS, LIKELIEST = (
+    "least-squares",
+    "log-odds",
+    "likeliest",
+)  # the heads of sums, by the kind of target
 
 Received = Digest | MomentDigest | SumDigest
 
@@ -110,8 +115,10 @@ def choose_for_sums(digests: Sequence[SumDigest], seed: int = 0) -> Fitted:
         weights, expected = regression(digests)
         names, judged = LEAST_SQUARES, {LEAST_SQUARES: expected}
         adds = [left_out(digests, place, weights) for place in range(len(digests))]
+    elif isinstance(kind, Counts | Hazards):
+        names, weights, expected = LIKELIEST, most_likely(digests, seed), math.nan
     else:
-        weights, expected = (hazards if isinstance(kind, Hazards) else labels)(digests), math.nan
+        weights, expected = labels(digests), math.nan
     network = Head("linear").build((), len(weights["bias"]), (digests[0].width,))
     fill(network, weights, weights)
     return Fitted(names, "head:form=linear", network, expected, False, judged, adds, "R2")

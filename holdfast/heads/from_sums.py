@@ -1,14 +1,12 @@
-"""Heads from joint sums of features and targets (digests/sums.py): least squares for numbers, else discriminants.
+"""Heads that follow from joint sums of features and targets (digests/sums.py): least squares, discriminants.
+
+Counts and hazards have no such head; theirs is fitted to rows drawn from the sums (sum_samples.py).
 
 regression   y = m_y + b' (z - m_z),   b = (C_zz + l I)^-1 C_zy,   C the sums of squares around the means.
              It is scikit-learn's Ridge(alpha = l) on all records together, to the last digits: sums add up.
              l is the one with the least generalised cross-validation error, n RSS / (n - df)^2 with
              df = 1 + sum e / (e + l) over the eigenvalues e of C_zz: it needs sums alone (Golub, Heath, Wahba 1979).
 labels       for each label two classes that share a covariance: the log-odds of linear discriminant analysis
-hazards      for each interval those who survive it and those whose event is in it, with one slope for all intervals:
-             logit h_j = log (e_j / s_j) + w' (z - (m_ej + m_sj) / 2),   w = T^-1 sum_j v_j (m_ej - m_sj) / sum_j v_j,
-             v_j = e_j s_j / (e_j + s_j), T the covariance of all records. The sums are those of the pooled records,
-             exactly; that both groups are Gaussian is an assumption: maximum likelihood would need rounds.
 classes      all that solved.py makes of one covariance within classes
 """
 
@@ -139,29 +137,6 @@ def odds(covariance: Array, yes: Array, no: Array) -> tuple[Array, float]:
     # (T - share a a')^-1 a = T^-1 a / (1 - share a' T^-1 a), by Sherman and Morrison.
     slope = slope / max(1 - share * float(away @ slope), 0.05)
     return np.asarray(slope, dtype=np.float64), math.log(one / other) - float(slope @ (above + below)) / 2
-
-
-def hazards(digests: Sequence[SumDigest]) -> Tensors:
-    """Logits of the hazard in each interval, with one slope for all."""
-    sums = added(digests)
-    intervals = len(sums.cells) // 2
-    survived, ended = sums.cells[:intervals], sums.cells[intervals:]
-    n = max(float(sum(digest.records for digest in digests)), 1.0)
-    mean = (survived[0, 1:] + ended[0, 1:]) / max(float(survived[0, 0] + ended[0, 0]), 1.0)
-    around = sums.second / n - np.outer(mean, mean)
-    values, vectors = np.linalg.eigh(around)
-    floor = max(2 * noise_of(digests) * math.sqrt(len(values) / 2) / n, 1e-9)
-    covariance = shrunken(torch.from_numpy((vectors * np.maximum(values, floor)) @ vectors.T), SHRINK).numpy()
-    away, total, middles, shares = np.zeros(len(mean)), 0.0, [], []
-    for stay, end in zip(survived, ended, strict=True):
-        s, e = max(float(stay[0]), LEAST_CELL), max(float(end[0]), LEAST_CELL)
-        weight = s * e / (s + e)
-        away, total = away + weight * (end[1:] / e - stay[1:] / s), total + weight
-        middles.append((end[1:] / e + stay[1:] / s) / 2)
-        shares.append(math.log(e / s))
-    slope = np.linalg.solve(covariance, away / total)
-    biases = np.array([share - float(slope @ middle) for share, middle in zip(shares, middles, strict=True)])
-    return head(np.tile(slope, (intervals, 1)), biases)
 
 
 def class_evidence(digests: Sequence[SumDigest]) -> Evidence:

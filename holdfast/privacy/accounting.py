@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
-from holdfast.privacy.calibration import MARGIN, gaussian_epsilon
+from holdfast.privacy.calibration import MARGIN, gaussian_delta, gaussian_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import SEEDED
 
@@ -69,7 +69,8 @@ def group_epsilon(claim: Claim, records: int) -> float:
 
     Replacing all of them moves what is noised by at most so many sensitivities, so the Gaussian part is that of a ratio
     as many times as large (not the epsilon: for epsilon 3 at delta 1e-5, five records cost 21, not 15), and a pure part
-    is as many times as large. Batches drawn by chance (DP-SGD) are not covered.
+    is as many times as large. Batches drawn by chance (DP-SGD) are not covered. A promise for patients
+    holds for all of a patient's records as it is.
 
     >>> from holdfast.privacy.counts import noised_counts
     >>> from holdfast.privacy.noise import system
@@ -77,6 +78,8 @@ def group_epsilon(claim: Claim, records: int) -> float:
     >>> [round(group_epsilon(claim, k), 1) for k in (1, 2, 5, 10)]
     [3.0, 6.7, 21.1, 55.7]
     """
+    if claim.for_patients:
+        return claim.epsilon_total
     if claim.steps or not math.isfinite(claim.epsilon_total):
         return math.inf
     # The grid's cost holds (r + m)^2, at most records^2 times as much for a ratio of records x m (calibration.py).
@@ -84,6 +87,24 @@ def group_epsilon(claim: Claim, records: int) -> float:
     if not claim.ratio:
         return pure
     return gaussian_epsilon(records * claim.ratio, (claim.delta - claim.delta_grid) / claim.delta_factor) + pure
+
+
+def delta_at(claim: Claim, epsilon: float) -> float:
+    """The delta at which one release is epsilon-private, for any epsilon: the claim's whole trade-off curve.
+
+    >>> from holdfast.privacy.counts import noised_counts
+    >>> from holdfast.privacy.noise import system
+    >>> claim = noised_counts([10.0], 1.0, 3.0, 1e-5, system())[1]
+    >>> [f"{delta_at(claim, epsilon):.1g}" for epsilon in (0.0, 1.0, 3.0)]
+    ['0.3', '0.04', '1e-05']
+    """
+    pure, left = claim.epsilon_pure, max(0.0, epsilon - claim.epsilon_grid)
+    if claim.ratio and not pure and not claim.steps:
+        return min(1.0, claim.delta_factor * gaussian_delta(left, claim.ratio) + claim.delta_grid)
+    if pure and not claim.ratio and not claim.steps:
+        return max(0.0, (math.exp(pure) - math.exp(epsilon)) / (1 + math.exp(pure)))  # of randomised response
+    losses = _losses((pure,) if pure else (), claim.ratio, _steps_of([claim]))
+    return min(1.0, claim.delta_factor * float(losses.get_delta_for_epsilon(left)) + claim.delta_grid)
 
 
 def steps_epsilon(multiplier: float, rate: float, steps: int, delta: float) -> float:
@@ -106,6 +127,12 @@ def _steps_of(claims: Sequence[Claim]) -> Steps:
 
 @lru_cache(maxsize=256)
 def _by_loss_distributions(pure: tuple[float, ...], ratio: float, steps: Steps, delta: float) -> float:
+    return float(_losses(pure, ratio, steps).get_epsilon_for_delta(delta)) * (1 + MARGIN)
+
+
+@lru_cache(maxsize=16)
+def _losses(pure: tuple[float, ...], ratio: float, steps: Steps) -> Any:
+    """The privacy-loss distribution of releases together."""
     common, privacy_loss_distribution = _accountant()
     interval = STEP_INTERVAL if steps else INTERVAL
     losses = [
@@ -124,7 +151,7 @@ def _by_loss_distributions(pure: tuple[float, ...], ratio: float, steps: Steps, 
     total = losses[0]
     for loss in losses[1:]:
         total = total.compose(loss)
-    return float(total.get_epsilon_for_delta(delta)) * (1 + MARGIN)
+    return total
 
 
 @lru_cache(maxsize=64)

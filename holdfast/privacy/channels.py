@@ -31,13 +31,14 @@ class Channel:
 CHANNELS = {
     channel.name: channel
     for channel in (
-        Channel("update", "the change of the model's weights", ("delta", "extra"), bounded=NOISED),
+        Channel("update", "the change of the model's weights", ("delta", "extra", "signature"), bounded=NOISED),
         Channel("buffers", "the model's buffers, such as the statistics of batch norms", ("buffers",)),
         Channel("digest", "the digest of its records", ("digest",), bounded=NOISED),
         Channel("loss", "the mean training loss", ("loss",)),
         Channel("metrics", "how well the model does on its own records", ("metrics", "interval"), noise=True),
         Channel("reports", "how it finds the others' updates, as a tester", ("accuracies",), noise=True),
         Channel("backdoors", "whose updates it suspects of a backdoor", ("patches",)),
+        Channel("panel", "how well models do on its records, class by class", ("scores",)),
         Channel("samples", "how many records it trains and tests with", ("samples", "steps"), bounded=PUBLIC),
         Channel("notes", "codes of what it noticed, such as a lost memory", ("notes",)),
         Channel("errors", "codes of why a job failed, where that may depend on records"),

@@ -34,7 +34,10 @@ from holdfast.privacy.noise import SEEDED
 SCHEMA = 1
 USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
-OPENED = {"test": ("reports", "backdoors"), "evaluate": ("metrics",)}  # what `open` names: jobs, for short
+OPENED = {  # what `open` names: jobs, for short
+    "test": ("reports", "backdoors"), "evaluate": ("metrics",), "panel": ("panel",), "replay": ("panel",),
+    "confirm": ("panel",),
+}  # fmt: skip
 MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
 
 

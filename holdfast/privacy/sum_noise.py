@@ -107,8 +107,8 @@ def noisy_sums(z: Floats, targets: Floats, bounds: Bounds, epsilon: float, delta
     )
 
 
-def exact_sums(z: Floats, targets: Floats, bounds: Bounds) -> Sums:
-    """The sums without noise and without a grid.
+def exact_sums(z: Floats, targets: Floats, bounds: Bounds, weights: Floats | None = None) -> Sums:
+    """The sums without noise and without a grid; each record counts by its weight, if there are any.
 
     >>> exact_sums(np.array([[0.5], [1.0]]), np.array([[1.0, -1.0], [1.0, 2.0]]), Bounds(2, 2.0, True))
     Sums(cells=array([[2. , 1.5],
@@ -116,7 +116,8 @@ def exact_sums(z: Floats, targets: Floats, bounds: Bounds) -> Sums:
     """
     x, t = z.astype(np.float64), targets.astype(np.float64)
     one = np.concatenate([np.ones((len(x), 1)), x], axis=1)
-    return Sums(t.T @ one, x.T @ x, float((t[:, -1] ** 2).sum()) if bounds.with_squares else 0.0)
+    w = np.ones((len(x), 1)) if weights is None else weights[:, None]
+    return Sums((w * t).T @ one, (w * x).T @ x, float((w[:, 0] * t[:, -1] ** 2).sum()) if bounds.with_squares else 0.0)
 
 
 def sums_claim(epsilon: float, delta: float, k: int, bounds: Bounds, source: Source) -> Claim:

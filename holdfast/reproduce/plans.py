@@ -88,9 +88,8 @@ def table_1(scale: Scale) -> Reproduction:
         printed = {"absence": "feddig:printed=true", "model": "features"}
         rows.append(Row("FedDig, digests used as printed", printed))
         rows.append(replace(on_top(dig, "adabest", "AdaBest + FedDig"), columns=None))
-        both = ("none", "sequential")
-        rows.append(Row("FedAvg, printed model", {"model": "full", "encoder": "autoencoder"}, both))
-        rows.append(Row("FedDig as printed", FEDDIG_PAPER, both, "FedDig"))
+        rows.append(Row("FedAvg, printed model", {"model": "full", "encoder": "autoencoder"}))
+        rows.append(Row("FedDig as printed", FEDDIG_PAPER, paper="FedDig"))
     else:
         rows.append(Row("FedAvg, FedDig's model", {"model": PAPER_FULL, "encoder": "autoencoder"}, paper=None))
         rows.append(

@@ -9,11 +9,13 @@ from typing import Any
 
 from holdfast.core.types import Tensors
 from holdfast.digests.digest import open_digest
+from holdfast.report.words import on_absent
 from holdfast.reproduce.paper import BYTES, DIGESTS, SECONDS, SIZE
 from holdfast.reproduce.plans import BASELINES, Reproduction
 from holdfast.runs.store import History
 
 CENTRALISED, LDA = "centralised", "LDA from the digests alone"
+APART = "On the data of those who are away at the end, in %"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,16 @@ def cells_of(wanted: Reproduction, played: Played, extra: Extra) -> list[Cell]:
     return [
         Cell(row, column, tuple(values), wanted.printed.get((known.get(row) or "", column)))
         for (row, column), values in found.items()
+    ]
+
+
+def cells_apart(played: Played) -> list[Cell]:
+    """The same on the data of those who are away in the last round; conditions in which all are there are left out."""
+    found = {place: [on_absent(history.records) for history in histories] for place, histories in played.items()}
+    return [
+        Cell(row, column, tuple(100 * value for value in values if value is not None))
+        for (row, column), values in found.items()
+        if None not in values
     ]
 
 
@@ -135,36 +147,45 @@ def points_over(found: Mapping[tuple[str, str], float], row: str, other: str, co
     return f"{text}, {ours - found[best, column]:+.1f} over the best baseline, {best} ({found[best, column]:.1f})"
 
 
-def to_json(wanted: Reproduction, cells: Sequence[Cell], about: Mapping[str, Any]) -> dict[str, Any]:
+def to_json(
+    wanted: Reproduction, cells: Sequence[Cell], apart: Sequence[Cell], about: Mapping[str, Any]
+) -> dict[str, Any]:
     """All that is known of a reproduction."""
     return {
         "name": wanted.name,
         "title": wanted.title,
         **about,
-        "cells": [
-            {
-                "row": cell.row,
-                "column": cell.column,
-                "mean": cell.mean,
-                "deviation": cell.deviation,
-                "values": list(cell.values),
-                "paper": cell.paper,
-            }
-            for cell in cells
-        ],
+        "cells": [cell_to_json(cell) for cell in cells],
+        "of_those_away": [cell_to_json(cell) for cell in apart],
         "findings": findings(wanted, cells),
         "remarks": list(wanted.remarks),
     }
 
 
-def as_markdown(wanted: Reproduction, cells: Sequence[Cell], about: Mapping[str, Any]) -> str:
-    """The table as markdown, with what was played."""
-    rows, columns, texts = grid(cells)
-    lines = [f"# {wanted.title}", "", f"{about['what']} In brackets: the paper's number.", ""]
-    lines += ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
-    lines += [f"| {row} | " + " | ".join(texts.get((row, column), "") for column in columns) + " |" for row in rows]
+def cell_to_json(cell: Cell) -> dict[str, Any]:
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "mean": cell.mean,
+        "deviation": cell.deviation,
+        "values": list(cell.values),
+        "paper": cell.paper,
+    }
+
+
+def as_markdown(wanted: Reproduction, cells: Sequence[Cell], apart: Sequence[Cell], about: Mapping[str, Any]) -> str:
+    """The tables as markdown, with what was played."""
+    lines = [f"# {wanted.title}", "", f"{about['what']} In brackets: the paper's number.", "", *table_lines(cells)]
+    if apart:
+        lines += ["", f"{APART}:", "", *table_lines(apart)]
     said = [*findings(wanted, cells), *wanted.remarks, *about["left_out"]]
     return "\n".join([*lines, "", *(f"- {line}" for line in said)]) + "\n"
+
+
+def table_lines(cells: Sequence[Cell]) -> list[str]:
+    rows, columns, texts = grid(cells)
+    head = ["| | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    return head + [f"| {row} | " + " | ".join(texts.get((row, one), "") for one in columns) + " |" for row in rows]
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[str], dict[tuple[str, str], str]]:

@@ -16,7 +16,7 @@ from holdfast.absence import AbsencePolicy
 from holdfast.core.config import Choice, choose, convert
 from holdfast.core.errors import HoldfastError, brief, plain
 from holdfast.core.modules import import_path, told
-from holdfast.data.task import Samples, Task
+from holdfast.data.task import Samples, Task, evenly
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
 from holdfast.runs.experiment import Experiment
@@ -132,6 +132,7 @@ def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:
 
 def read_inputs(inputs: tuple[str, ...], encoder: Encoder | None, raw: Samples) -> Samples:
     """Raw samples as the model reads them: the image, its encoded features, or both."""
+    raw = evenly(raw)
     if encoder is None:
         return raw
     encoded = encoder.encode(raw.inputs[0])

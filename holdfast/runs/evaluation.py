@@ -91,10 +91,11 @@ class Evaluator:
     def _tested(self, record: Record, metrics: Sequence[Metric], output: Tensor, round: int) -> Record:
         """The record with what the moderator's own test set says, where there is one."""
         assert self._test is not None
-        labels, interval = self._test.labels, None
+        labels, weights, interval = self._test.labels, self._test.weights, None
         if round >= self._plan.interval_from:
-            interval = interval_of(metrics[0], output, labels, rng(self._method.seed, round, -1, "bootstrap"))
-        values = values_of(metrics, output, labels)
+            chance = rng(self._method.seed, round, -1, "bootstrap")
+            interval = interval_of(metrics[0], output, labels, chance, weights)
+        values = values_of(metrics, output, labels, weights)
         return dataclasses.replace(
             record, metrics=values, interval=interval, class_metrics=self._by_class(metrics, output)
         )
@@ -102,8 +103,10 @@ class Evaluator:
     def _by_class(self, metrics: Sequence[Metric], output: Tensor) -> dict[str, list[float | None]]:
         """The metrics of each class or label, those left out that none has."""
         assert self._test is not None
-        kind = self._task.kind
-        parts = [values_of(kind.of_class(metrics), *part) for part in kind.by_class(output, self._test.labels)]
+        kind, parts = self._task.kind, []
+        for at, own, labels in kind.by_class(output, self._test.labels):
+            weights = None if self._test.weights is None else self._test.weights[at]
+            parts.append(values_of(kind.of_class(metrics), own, labels, weights))
         names = dict.fromkeys(name for part in parts for name in part)
         return {name: [part.get(name) for part in parts] for name in names}
 

@@ -10,6 +10,7 @@ from holdfast.algorithms.oneshot import OneShot
 from holdfast.context import About
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
+from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.task import Task
 from holdfast.digests.release import ReleaseOptions, check_kind
 from holdfast.heads.choosing import SERVER_STEP
@@ -55,10 +56,14 @@ def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) ->
     return wanted if own.name == "auto" else own
 
 
-def refuse_sums(absence: AbsencePolicy) -> None:
-    """Sums cannot stand in for a client that is away: there is nothing to train on."""
-    if isinstance(absence, ReleaseOptions) and absence.mode == "sums":
+def check_in_rounds(experiment: Experiment, task: Task, absence: AbsencePolicy) -> None:
+    """Refuse what cannot stand in, round by round, for a client that is away."""
+    refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
+    if not isinstance(absence, ReleaseOptions):
+        return
+    check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
+    if absence.mode == "sums" and task.kind.has_classes:
         raise HoldfastError(
-            "absence.mode: stand-ins cannot train on sums; choose algorithm = 'oneshot' with rounds = 1, or mode = "
-            "'moments' or 'paper'."
+            "absence.mode: in rounds, classes stand in by rows or moments: choose mode = 'paper' or 'moments', or "
+            "algorithm = 'oneshot' with rounds = 1, whose heads follow from sums."
         )

@@ -42,6 +42,7 @@ class Hearing:
     context: Context
     federation: Federation  # the clients
     digests: Callable[[], Mapping[int, Samples]] = no_digests  # what stands for each client at the moderator
+    received: Sequence[Update] = ()  # the updates as they were sent, before anything is clipped
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,17 @@ class Trust:
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         """The weight of each update; `updates` is never empty and sorted by client."""
         raise NotImplementedError
+
+    @property
+    def panel(self) -> int | None:
+        """The samples on which a member of a panel may be asked to measure models; a rule that asks none: None."""
+        return None
+
+    def hold(
+        self, before: State, after: State, judged: Judgement, hearing: Hearing, again: Callable[[Judgement], State]
+    ) -> tuple[State, Judgement]:
+        """The round's result, held against the state before; `again` does the round once more by another judgement."""
+        return after, judged
 
 
 def judgement(updates: Sequence[Update], masses: Sequence[float], memory: Tensors) -> Judgement:

@@ -24,10 +24,11 @@ import torch
 
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import Federation, State, Tensors, Update, size
+from holdfast.core.types import State, Tensors, Update, size
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.costs import Links, cheapest_testers, collection_seconds, cost_of_testing, read_links
 from holdfast.trust.measures import ask_for_accuracies
+from holdfast.trust.relayed import relay, signed_of
 from holdfast.trust.testers import Manner, Reports, ask_testers, choose_testers
 
 TESTERS = 5  # the paper's K
@@ -78,7 +79,7 @@ class FedTest(Trust):
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         testers = self.choose(updates, hearing.context, state)  # line 16 of the round before, among those who are here
-        reports = self.ask(testers, updates, hearing.federation, state)  # lines 6-12
+        reports = self.ask(testers, updates, hearing, state)  # lines 6-12
         accuracy = mean_accuracies(reports.told, [update.client for update in updates])
         memory = self.remember(accuracy, testers, state.trust)  # line 13
         scores = scores_of(updates, memory)
@@ -126,14 +127,16 @@ class FedTest(Trust):
             f"{seconds:.3g} s until all models are sent"
         ]
 
-    def ask(self, testers: Sequence[int], updates: Sequence[Update], federation: Federation, state: State) -> Reports:
+    def ask(self, testers: Sequence[int], updates: Sequence[Update], hearing: Hearing, state: State) -> Reports:
+        signed = signed_of(hearing.received)
+        updates = signed or updates  # nobody vouches for stand-ins
         clients = [update.client for update in updates]
         others = [client for client in clients if client not in testers]
         tested = {t: [c for c in (clients if self.cross_test else others) if c != t] for t in testers}
         testers = [tester for tester in testers if tested[tester]]
         sent = updates if self.cross_test else [update for update in updates if update.client in others]
-        asked = ask_for_accuracies(state.model, state.buffers, sent)
-        return ask_testers(federation, testers, asked, tested, state.round)
+        asked = (relay if signed else ask_for_accuracies)(state.model, state.buffers, sent)
+        return ask_testers(hearing.federation, testers, asked, tested, state.round)
 
     def testing(self, round: int) -> Testing:
         return Testing("accuracy", self.most)

@@ -44,7 +44,9 @@ from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
+from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.measures import TestRequest, ask_for_help, help_of
+from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers, choose_testers
@@ -71,6 +73,7 @@ class Jury(Trust):
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
+    lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
     patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
@@ -86,6 +89,20 @@ class Jury(Trust):
         return first_memory(clients)
 
     @property
+    def panel(self) -> int | None:
+        return None if self.lose is None else self.most
+
+    def hold(
+        self, before: State, after: State, judged: Judgement, hearing: Hearing, again: Again
+    ) -> tuple[State, Judgement]:
+        if self.lose is None:
+            return after, judged
+        digests = hearing.digests() if self.evidence == "auto" else {}
+        members = [update.client for update in judged.updates if not update.synthetic]
+        witnesses = WitnessPanel(hearing, digests, members, before.round, self.most)
+        return hold(before, after, judged, witnesses, again, self.lose)
+
+    @property
     def stamps_images(self) -> bool:
         return self.patches > 0
 
@@ -95,6 +112,7 @@ class Jury(Trust):
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         clients = [update.client for update in updates]
+        state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
         masses = fair_samples(updates) * counts / near.sum(1)
@@ -102,7 +120,7 @@ class Jury(Trust):
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, aggregate, buffers, hearing, state)
+        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state)
         memory = blame(state.trust, reports.innocence, clients)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
@@ -118,7 +136,13 @@ class Jury(Trust):
         )
 
     def hear(
-        self, updates: Sequence[Update], aggregate: Tensors, buffers: Tensors, hearing: Hearing, state: State
+        self,
+        updates: Sequence[Update],
+        weights: Values,
+        aggregate: Tensors,
+        buffers: Tensors,
+        hearing: Hearing,
+        state: State,
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
         clients = [update.client for update in updates]
@@ -126,6 +150,9 @@ class Jury(Trust):
         if self.evidence == "auto" and len(digests := hearing.digests()) >= 3:
             return [], Reports(self.hear_digests(clients, asked, digests, hearing.context))
         testers = self.choose(updates, hearing.context, state)
+        if signed := signed_of(hearing.received):
+            asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
+            clients = asked.clients
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         return testers, ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))

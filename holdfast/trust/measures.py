@@ -28,6 +28,8 @@ class TestRequest:
     changed: Tensors = field(default_factory=dict)  # buffers, "client/name"
     units: Tensors = field(default_factory=dict)  # updates at length one, stacked name by name
     order: Tensor | None = None  # whose updates are stacked
+    signatures: dict[str, str] | None = None  # of each client's change: it is as its sender sent it (relayed.py)
+    weights: list[float] | None = None  # of relayed changes, where their directions at the sum are asked for
 
     @property
     def clients(self) -> list[int]:

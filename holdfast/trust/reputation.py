@@ -17,6 +17,7 @@ RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25,
 FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
+CHARGE = 0.75  # what is left of a charge after a round: who is charged once is heard again in full after a few
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 
@@ -36,6 +37,7 @@ def first_memory(clients: int) -> Tensors:
         "credibility": torch.ones(clients, dtype=torch.float64),
         "testified": rounds.clone(),  # in which it was a witness
         "testers": torch.zeros(clients, dtype=torch.bool),
+        "charged": values.clone(),  # with harm that the floor found, and the rest of earlier charges
         "scale": torch.zeros((), dtype=torch.float64),
     }
 
@@ -43,6 +45,7 @@ def first_memory(clients: int) -> Tensors:
 def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int) -> Tensors:
     """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted."""
     after = {name: tensor.clone() for name, tensor in memory.items()}
+    after["charged"] *= CHARGE
     if not told:
         return after
     witnesses = sorted(told)
@@ -105,6 +108,7 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
     found = np.ones(len(clients))
     for name, (low, high) in RAMPS.items():
         found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
+    found *= np.clip(1 - memory["charged"].numpy()[list(clients)], 0, 1)
     return found
 
 

@@ -15,6 +15,7 @@ from holdfast.jobs import Job, register
 from holdfast.trust.backdoor_probe import Stamped, innocence_of
 from holdfast.trust.base import Trust
 from holdfast.trust.measures import MEASURES, TestRequest, held_out
+from holdfast.trust.relayed import opened
 
 
 class Tester(Protocol):
@@ -70,6 +71,7 @@ class Test(Job[Tester, TestRequest, TestReply]):
         terms = client.trust.testing(round)
         if terms is None:
             raise Refusal("job", f"client {client.id} is asked to test, but the run's trust rule asks nobody.")
+        asked = opened(asked, terms.measure, client.trust.bounds_buffers)
         samples = self._samples(client, round)
         others = [other for other in asked.clients if other != client.id]
         found = MEASURES[terms.measure](client.model, samples, asked, others)

@@ -63,7 +63,7 @@ def test_options_by_position_and_by_name() -> None:
         chosen("ipm:eps=3")
     with pytest.raises(HoldfastError, match="scale must be above zero"):
         chosen("relayer:-1")
-    with pytest.raises(HoldfastError, match=r"'mimic' takes only options by name \(since, until\), got '3'"):
+    with pytest.raises(HoldfastError, match=r"'mimic' takes only options by name \(since, until, every\), got '3'"):
         chosen("mimic:3")
 
 

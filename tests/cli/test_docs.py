@@ -7,21 +7,16 @@ that begins with holdfast must be a command that exists, with options that exist
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
-import click
 import pytest
-import typer
-
-from holdfast.cli import app
+from commands import understand
+from warm import call
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -30,17 +25,14 @@ def fences(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_snippets_run(page: Path, tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
-    environment["HOLDFAST_WORKERS"] = "0"  # small runs: starting workers would take longer than the work
+def test_snippets_run(page: Path, tmp_path: Path, warm_commands: dict[str, str]) -> None:
     for language, text in fences(page):
         name = re.match(r"# (\S+\.(toml|py))\n", text)
         if name and language in ("toml", "python"):
             (tmp_path / name[1]).write_text(text)
         elif language in ("python", "sh"):
-            command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euc", text]
-            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+            command = ["python", "-c", text] if language == "python" else ["bash", "-euc", text]
+            done = call(warm_commands, tmp_path, *command)
             assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stdout}\n{done.stderr}"
 
 
@@ -53,20 +45,6 @@ def test_long_commands_are_understood(page: Path) -> None:
             words = shlex.split(line, comments=True)
             if words[:1] == ["holdfast"]:
                 assert understand(words[1:])
-
-
-def understand(words: list[str]) -> bool:
-    """Parse as the command line would, without doing it; what it does not understand is an error."""
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="holdfast")
-    while isinstance(command, click.Group):
-        while words[0].startswith("-"):
-            words = words[1:]
-        name, words = words[0], words[1:]
-        found = command.get_command(context, name)
-        assert found is not None, f"there is no command {name}"
-        command, context = found, click.Context(found, info_name=name, parent=context)
-    return command.make_context("holdfast", list(words)) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

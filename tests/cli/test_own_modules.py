@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import call
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.modules import files_of, import_path, search
@@ -83,13 +85,18 @@ def study(tmp_path: Path) -> Path:
     return folder
 
 
-def holdfast(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **variables}
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+Call = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_every_command_finds_them_beside_the_experiment(study: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def holdfast(warm_commands: dict[str, str]) -> Call:
+    def command(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return call({**warm_commands, **variables}, folder, "holdfast", *words)
+
+    return command
+
+
+def test_every_command_finds_them_beside_the_experiment(holdfast: Call, study: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     for words in (
         ["check", "../study/e.toml"],
@@ -109,7 +116,9 @@ def test_every_command_finds_them_beside_the_experiment(study: Path, tmp_path: P
     assert json.loads((elsewhere / "r" / "experiment.json").read_text())["modules"] == str(study)
 
 
-def test_a_model_predicts_without_its_task_on_another_machine(study: Path, tmp_path: Path) -> None:
+def test_a_model_predicts_without_its_task_on_another_machine(
+    holdfast: Call, warm_commands: dict[str, str], study: Path, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     assert holdfast(study, "run", "e.toml", "--out", "../elsewhere/r", "--allow-failures").returncode == 0
     assert holdfast(elsewhere, "export", "r", "--safetensors", "ward.safetensors").returncode == 0
@@ -117,24 +126,20 @@ def test_a_model_predicts_without_its_task_on_another_machine(study: Path, tmp_p
     away = [elsewhere, "predict", "ward.safetensors", "new.npz", "--json"]
     found = holdfast(*away, "--modules", "../study", ANOTHER_MACHINE="1")
     assert json.loads(found.stdout) == json.loads(there.stdout)
-    refused = holdfast(*away, ANOTHER_MACHINE="1", PYTHONPATH=os.pathsep.join([str(study), *sys.path]))
+    fresh = [sys.executable, "-c", "from holdfast.cli import main; main()", *map(str, away[1:])]
+    known = {**os.environ, "ANOTHER_MACHINE": "1", "PYTHONPATH": os.pathsep.join([str(study), *sys.path])}
+    refused = subprocess.run(fresh, cwd=elsewhere, env=known, capture_output=True, text=True)
     assert refused.returncode == 1  # a file from a stranger runs no code that nobody pointed at
     assert "ward.safetensors is built with 'study', code of its makers" in refused.stderr
     code = (
         "import sys; sys.path.append('../study'); from study import Net; from holdfast.runs.export import load_model\n"
         "print(load_model('ward.safetensors').class_names)"
     )
-    python = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=elsewhere,
-        env={**os.environ, "ANOTHER_MACHINE": "1"},
-        capture_output=True,
-        text=True,
-    )
+    python = call({**warm_commands, "ANOTHER_MACHINE": "1"}, elsewhere, "python", "-c", code)
     assert python.stdout == "('a', 'b', 'c')\n", python.stderr
 
 
-def test_a_network_without_an_import_path_is_handed_over(study: Path, tmp_path: Path) -> None:
+def test_a_network_without_an_import_path_is_handed_over(holdfast: Call, study: Path, tmp_path: Path) -> None:
     with open(study / "study.py", "a") as file:
         file.write("\n\ndef nameless():\n    return Task('w', samples(90, 1), samples(30, 2), ('a', 'b', 'c'), ")
         file.write("model=lambda: Net(4))\n")

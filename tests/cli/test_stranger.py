@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm import call
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def holdfast(folder: Path, *words: str) -> str:
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "HOLDFAST_WORKERS": "0"}
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def holdfast(warm_commands: dict[str, str]) -> Call:
+    def command(folder: Path, *words: str) -> str:
+        done = call(warm_commands, folder, "holdfast", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return command
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_examples_run(example: Path, tmp_path: Path) -> None:
+def test_examples_run(holdfast: Call, example: Path, tmp_path: Path) -> None:
     told = holdfast(tmp_path, "run", str(example), "--json", "--out", "run", "--set", "rounds=2")
     assert json.loads(told)["final_accuracy"] > 0.2
 
 
-def test_own_npz_to_a_report_of_feddig_against_fedavg(tmp_path: Path) -> None:
+def test_own_npz_to_a_report_of_feddig_against_fedavg(holdfast: Call, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     y = random.integers(0, 4, 700)
     x = random.integers(0, 120, (700, 16, 16))

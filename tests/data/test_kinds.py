@@ -253,7 +253,7 @@ def test_a_model_whose_outputs_are_no_numbers_has_failed() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"absence": "feddig"}, "absence 'feddig' needs classes"),
+        ({"absence": "feddig"}, "'paper' is made for classes"),
         ({"trust": "jury"}, "trust 'jury' needs classes"),
         ({"trust": "fedtest"}, "trust 'fedtest' needs classes"),
         ({"trust": "servertest"}, "trust 'servertest' needs classes"),

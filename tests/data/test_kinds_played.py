@@ -140,7 +140,7 @@ def test_metrics_are_chosen_and_the_first_one_leads() -> None:
         ("regression", {"metrics": ["auroc"]}, "metrics: 'auroc' is no metric of a task with regression"),
         ("classes", {"metrics": []}, "metrics: name at least one"),
         ("classes", {"metrics": ["auroc", "auroc"]}, "none twice"),
-        ("labels", {"absence": "feddig"}, "absence 'feddig' needs classes"),
+        ("labels", {"absence": "feddig"}, "'paper' is made for classes"),
         ("labels", {"trust": "jury"}, "trust 'jury' needs classes"),
         ("survival", {"partition": "dirichlet:0.1"}, "partition 'dirichlet:0.1' needs classes"),
         ("hazards", {"model": "kind_tasks:wide"}, r"it gives \(4, 7\) .* needs 4 numbers"),

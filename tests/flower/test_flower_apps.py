@@ -6,7 +6,6 @@ import json
 import shlex
 import ssl
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -223,12 +222,3 @@ def test_the_app_carries_the_users_own_modules(own_study: Path, tmp_path: Path) 
     with pytest.raises(HoldfastError, match=r"client_app.py is what the app calls a file of its own"):
         write_app(tmp_path / "clash", load(own_study / "e.toml", ["task=client_app:task"]))
     assert not (tmp_path / "clash").exists()
-
-
-def test_sites_find_the_users_own_modules(own_study: Path, tmp_path: Path) -> None:
-    """`flower up` from another folder: SuperLink, SuperNodes and the moderator have nothing but the app."""
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower", "up"]
-    words = [str(own_study / "e.toml"), "--insecure", "--out", str(tmp_path / "try")]
-    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Everything is down again" in done.stdout

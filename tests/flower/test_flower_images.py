@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_helpers import GENEROUS, environment, marked, wait_until
 from PIL import Image
+from typer.testing import CliRunner
 
+from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.flower import client_app
 from holdfast.flower.deploy.app import write_app
+from holdfast.flower.deploy.local import local
 from holdfast.flower.deploy.policy import fingerprint_of
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import play_over
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History
+from holdfast.runs.store import History, Run
 
 pytestmark = pytest.mark.xdist_group("flower")
 NAMES = ["north", "south"]
@@ -77,12 +85,25 @@ def test_a_broken_picture_costs_one_site_its_part(study: Path, caplog: pytest.Lo
     assert not any("7.png" in text for text in written)
 
 
+def test_a_dry_run_reads_the_pictures(study: Path) -> None:
+    words = ["site", "check", "north", str(study / "study.toml"), "--policy", str(study / "policy.toml"), "--images"]
+    said = CliRunner().invoke(app, [*words, str(study / "pictures" / "north")])
+    assert said.exit_code == 0, said.output
+    assert "60 records in 2 of the classes, each of 1 x 16 x 16 values" in said.output
+    assert "the digest, once" in said.output
+    (study / "pictures" / "north" / "ill" / "7.png").write_bytes(b"broken")
+    said = CliRunner().invoke(app, [*words, str(study / "pictures" / "north")])
+    assert said.exit_code == 1
+    assert "7.png cannot be read as a picture" in said.output
+    assert "one step" not in said.output
+
+
 def test_the_app_carries_the_description_and_no_data(study: Path) -> None:
     experiment = load(study / "study.toml")
-    app = write_app(study / "app", experiment)
-    (written,) = app.rglob("experiment.toml")
+    folder = write_app(study / "app", experiment)
+    (written,) = folder.rglob("experiment.toml")
     assert fingerprint_of(load(written)) == fingerprint_of(experiment)
-    assert str(study / "pictures") not in "\n".join(path.read_text() for path in app.rglob("*") if path.is_file())
+    assert str(study / "pictures") not in "\n".join(path.read_text() for path in folder.rglob("*") if path.is_file())
     (study / "xrays.toml").write_text('[images]\nclasses = ["normal", "ill"]\nsize = 24\nchannels = 1\n')
     assert fingerprint_of(load(written)) != fingerprint_of(experiment)  # another agreement
 
@@ -118,3 +139,26 @@ def test_texts_at_sites(study: Path) -> None:
     grid = InProcessGrid(client_app(experiment), configs)
     history = play_over(grid, experiment, {"out": str(study / "texts"), "sites": ",".join(NAMES)})
     assert history.final_accuracy > 0.9
+
+
+@pytest.mark.slow
+def test_over_real_processes(study: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each site is a `holdfast flower site --images` that is told of its own folder; the moderator of none."""
+    for name, value in environment(marker).items():
+        monkeypatch.setenv(name, value)
+    written = write_app(study / "app", load(study / "study.toml", ["rounds=1"]))
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower", "site"]
+    with local(study / "try", [], secure=False) as here, ExitStack() as sites:
+        for name in NAMES:
+            words = [name, "--superlink", f"127.0.0.1:{here.port}", "--folder", str(study / name), "--insecure"]
+            words += ["--images", str(study / "pictures" / name), "--policy", str(study / "policy.toml")]
+            site = subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            sites.callback(site.wait, GENEROUS)
+            sites.callback(site.send_signal, signal.SIGTERM)
+        here.begin(written, **{"out": str(study / "run"), "sites": ",".join(NAMES), "deadline-least": GENEROUS})
+        wait_until(lambda: here.processes["moderator"].poll() is not None, "the run ends", 2 * GENEROUS)
+    [record] = Run.open(study / "run").records()
+    assert (record.absent, record.refused) == ({}, {})
+    assert sorted(record.weights) == [0, 1]
+    assert len(list((study / "run" / "digests").glob("*"))) == 2
+    assert not marked(marker)

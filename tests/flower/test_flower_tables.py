@@ -34,6 +34,16 @@ NAMES = ["cleveland", "hungary", "switzerland", "long-beach"]
 SCHEMA = read_schema(HEART_FILE.with_suffix(".toml"))
 
 
+OWN_PART = """
+import torch
+from own_width import INPUTS, WIDTH
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(INPUTS, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 2))
+"""
+
+
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """An experiment without data, and the four hospitals' own files."""
@@ -164,12 +174,28 @@ def test_a_dry_run_says_what_is_wrong(study: Path) -> None:
     assert "has no column 'chol'" in said.output
 
 
-def test_over_real_processes(study: Path, marker: str) -> None:
-    (study / "all.toml").write_text(f'task = "schema.toml"\ndata = "{HEART_FILE}"\nrounds = 2\nlr = 0.1\n')
+def test_over_real_processes_with_an_own_network(
+    study: Path, tmp_path_factory: pytest.TempPathFactory, marker: str
+) -> None:
+    """`flower up` from another folder: all its processes find the user's modules in the app alone."""
+    (study / "own_part.py").write_text(OWN_PART)
+    (study / "own_width.py").write_text("INPUTS, WIDTH = 35, 8\n")
+    (study / "two.csv").write_text("".join(HEART_FILE.read_text().splitlines(keepends=True)[:500]))  # two hospitals
+    (study / "all.toml").write_text(
+        'task = "schema.toml"\ndata = "two.csv"\nmodel = "own_part:network"\nrounds = 2\nlr = 0.1\n'
+    )
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower", "up", str(study / "all.toml")]
     command += ["--insecure", "--allow-failures", "--out", str(study / "try")]
-    done = subprocess.run(command, env=environment(marker), capture_output=True, text=True, timeout=2 * GENEROUS)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env=environment(marker),
+        capture_output=True,
+        text=True,
+        timeout=2 * GENEROUS,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Everything is down again" in done.stdout
     records = Run.open(study / "try" / "run").records()
     assert len(records) == 2
     assert not records[-1].absent

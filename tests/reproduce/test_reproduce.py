@@ -13,11 +13,12 @@ from rich.console import Console
 from holdfast.cli import comparing, reproducing
 from holdfast.cli.reproducing import Wish, experiments_of, read_seeds, reproduce_paper, with_data
 from holdfast.core.errors import HoldfastError
+from holdfast.data.metrics import ACCURACY
 from holdfast.models.networks import weights_of
 from holdfast.reproduce import paper
 from holdfast.reproduce.baselines import centralised
 from holdfast.reproduce.plans import REPRODUCTIONS, Reproduction, Row, only, reproduction
-from holdfast.reproduce.results import LDA, Cell, cells_of, costs_of, findings
+from holdfast.reproduce.results import APART, LDA, Cell, cells_apart, cells_of, costs_of, findings
 from holdfast.round import Record
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.store import History
@@ -154,8 +155,11 @@ def test_a_small_reproduction_from_end_to_end(tmp_path: Path, capsys: pytest.Cap
     column = reproduction(name, "small").columns[0].name
     assert {(LDA, column), ("centralised", column), ("FedDig", column)} <= cells.keys()
     assert all(0 <= cell["mean"] <= 100 and len(cell["values"]) == 1 for cell in cells.values())
+    apart = {(cell["row"], cell["column"]): cell for cell in saved["of_those_away"]}
+    assert apart.keys() == {("FedAvg", column), ("FedDig", column)}, "all have left, but from the one place of all data"
     text = (out / "table.md").read_text()
     assert f"{cells['FedDig', column]['mean']:.1f}" in text
+    assert APART in text
     assert "77.6" in text
     assert all((out / picture).stat().st_size > 5000 for picture in ("figure.png", "curves.png"))
 
@@ -236,6 +240,17 @@ def test_a_cell_has_the_papers_number_of_its_row() -> None:
     assert (cell.mean, cell.paper) == (50.0, 77.6)
 
 
+def test_those_who_are_away_stand_apart() -> None:
+    """Of the last round that was tested; a condition in which somebody's seed has nobody away has no number."""
+    measured = {"metrics": {"accuracy": 0.5}, "measure": ACCURACY}
+    gone, there = (
+        History(Experiment(), [replace(record(1, 0, 1.0), **measured, absent_metrics=absent), record(2, 0, 1.0)])
+        for absent in ({"accuracy": 0.25}, {})
+    )
+    [cell] = cells_apart({("FedDig", "sequential"): [gone, gone], ("FedDig", "none"): [gone, there]})
+    assert (cell.row, cell.column, cell.values) == ("FedDig", "sequential", (25.0, 25.0))
+
+
 def test_data_that_are_not_there() -> None:
     wanted = reproduction("feddig-fig12", "small")
     kept, left_out = with_data(wanted, Wish("feddig-fig12"))
@@ -243,6 +258,18 @@ def test_data_that_are_not_there() -> None:
     assert len(left_out) == 2
     assert "cifar10 is left out" in left_out[0]
     assert "--data" in left_out[0]
+
+
+def test_another_task_is_read_from_the_folder_that_is_named() -> None:
+    wanted = reproduction("feddig-table1", "small")
+    row, column = wanted.rows[0], wanted.columns[0]
+    wish = Wish("feddig-table1", data=Path("here"), changes=("task=ocr-letters",))
+    assert reproducing.table_for(wanted, row, column, 0, wish)["data"] == "here"
+    own = replace(wish, changes=("task=ocr-letters", "data=there"))
+    assert reproducing.table_for(wanted, row, column, 0, own)["data"] == "there"
+    assert "data" not in reproducing.table_for(wanted, row, column, 0, replace(wish, changes=())), (
+        "fashion-mini is here"
+    )
 
 
 def test_the_same_experiment_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:

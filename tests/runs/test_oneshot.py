@@ -77,8 +77,8 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], sentence: str) 
         make_plan(experiment(**changes))
 
 
-def test_sums_do_not_stand_in() -> None:
-    with pytest.raises(HoldfastError, match="cannot train on sums"):
+def test_sums_of_classes_do_not_stand_in() -> None:
+    with pytest.raises(HoldfastError, match="stand in by rows or moments"):
         make_plan(Experiment(absence="feddig:mode=sums"))
 
 

@@ -65,7 +65,7 @@ def check_table(schema: Schema, path: Path, site: str | None = None) -> Report:
     for name in schema.target.columns:
         missing = missing_in(cells[name], schema.missing_values)
         rows.append(Row(name, f"target ({schema.target.kind})", float(missing.mean()), name not in wrong))
-    kept = [name for name in (schema.site, schema.patient, schema.split) if name]
+    kept = [name for name in (schema.site, schema.patient, schema.split, schema.weight) if name]
     used = [*(column.name for column in schema.columns), *schema.target.columns]
     warnings = [
         *(said for column in schema.columns for said in odd_unit(column, schema, cells[column.name], decimal)),

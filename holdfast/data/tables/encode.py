@@ -57,6 +57,7 @@ class Encoded:
     targets: NDArray[Any]
     facts: dict[str, tuple[NDArray[np.int64], tuple[str, ...]]]  # role -> numbers, and what they mean
     problems: list[Problem]
+    weights: NDArray[np.float32] | None = None
 
 
 def encode(schema: Schema, cells: Cells, decimal: str, site: str | None = None) -> Encoded:
@@ -70,7 +71,8 @@ def encode(schema: Schema, cells: Cells, decimal: str, site: str | None = None) 
             facts[role] = encode_fact(role, column, schema, cells[column], found)
     if site is not None and "site" not in facts:
         facts["site"] = (np.zeros(len(targets), np.int64), (site,))
-    return Encoded(np.concatenate(blocks, 1), targets, facts, found.problems)
+    weights = None if schema.weight is None else encode_weight(schema, cells[schema.weight], decimal, found)
+    return Encoded(np.concatenate(blocks, 1), targets, facts, found.problems, weights)
 
 
 def missing_in(cells: Any, words: tuple[str, ...]) -> Mask:
@@ -143,6 +145,16 @@ def encode_fact(
         return np.maximum(codes, 0), PARTS
     coded = pc.dictionary_encode(pc.fill_null(cells, ""))
     return coded.indices.to_numpy().astype(np.int64), tuple(coded.dictionary.to_pylist())
+
+
+def encode_weight(schema: Schema, cells: Any, decimal: str, found: Found) -> NDArray[np.float32]:
+    """How much each record counts."""
+    name = schema.weight or ""
+    missing = missing_in(cells, schema.missing_values)
+    found.note(name, "has no value, and it says the weight", missing)
+    values = numbers(name, cells, missing, decimal, found)
+    found.note(name, "is a weight below 0", values < 0)
+    return np.nan_to_num(values).astype(np.float32)
 
 
 def codes_of(cells: Any, values: tuple[str, ...]) -> NDArray[np.int64]:

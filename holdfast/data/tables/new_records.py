@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from holdfast.core.errors import HoldfastError
 from holdfast.data.tables.encode import Found, encode_column, encode_target
 from holdfast.data.tables.reader import SUFFIXES, column_names, read_cells
-from holdfast.data.tables.schema import EPOCH, Column, Schema, Target
+from holdfast.data.tables.schema import EPOCH, ROLES, Column, Schema, Target
 
 
 def is_table(path: Path) -> bool:
@@ -38,7 +38,7 @@ def as_table(schema: Schema) -> dict[str, Any]:
     """The schema as keys and values, from which `schema_from` makes the same one."""
     table: dict[str, Any] = {"name": schema.name, "version": schema.version, "decimal": schema.decimal}
     table["missing_values"] = list(schema.missing_values)
-    roles = {"site": schema.site, "patient": schema.patient, "split": schema.split}
+    roles = {role: getattr(schema, role) for role in ROLES}
     table |= {role: column for role, column in roles.items() if column is not None}
     table["target"] = target_table(schema.target)
     table["columns"] = {column.name: column_table(column) for column in schema.columns}

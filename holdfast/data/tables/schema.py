@@ -7,6 +7,7 @@ decimal = "."                        # or ","
 site = "hospital"                    # columns that no model reads: whose record it is,
 patient = "id"                       # who it is about (nobody is in two parts),
 split = "part"                       # and, if it is given, in which part it belongs: train, validation or test
+weight = "w"                         # how much a record counts beside the others of its site, at least 0
 
 [target]
 kind = "classes"                     # classes, labels, regression, survival or count
@@ -58,7 +59,8 @@ TARGET_KINDS = {
     "count": ("kind", "column", "range", "unit", "outside"),
     "survival": ("kind", "event", "time", "cuts", "range", "unit", "outside"),
 }
-KEYS = ("name", "version", "missing_values", "decimal", "site", "patient", "split", "target", "columns")
+ROLES = ("site", "patient", "split", "weight")  # of columns that no model reads
+KEYS = ("name", "version", "missing_values", "decimal", *ROLES, "target", "columns")
 MISSING = ("", "?", "NA", "NaN", "nan", "null")
 EPOCH = date(1970, 1, 1)
 
@@ -122,6 +124,7 @@ class Schema:
     site: str | None = None
     patient: str | None = None
     split: str | None = None
+    weight: str | None = None
     where: str = field(default="schema", compare=False)  # the file it came from
 
     @property
@@ -138,12 +141,14 @@ class Schema:
     def fingerprint(self) -> str:
         """SHA-256 of all that the schema says."""
         said = {key: value for key, value in asdict(self).items() if key != "where"}
+        if said["weight"] is None:  # a schema without one keeps the fingerprint that it had before there were any
+            said.pop("weight")
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that a file must have; whose record it is may also be said by the file's name."""
-        facts = (name for name in (self.patient, self.split) if name)
+        facts = (name for name in (self.patient, self.split, self.weight) if name)
         return (*(column.name for column in self.columns), *self.target.columns, *facts)
 
 
@@ -158,7 +163,7 @@ def schema_from(table: Mapping[str, Any], where: str) -> Schema:
     for key in ("name", "version", "target", "columns"):
         if key not in table:
             raise HoldfastError(f"{where}: the key {key!r} is missing.")
-    texts = {key: text(table, key, where) for key in ("name", "version", "site", "patient", "split") if key in table}
+    texts = {key: text(table, key, where) for key in (*ROLES, "name", "version") if key in table}
     columns = table["columns"]
     if not isinstance(columns, Mapping) or not columns:
         raise HoldfastError(f"{where}: columns must be tables such as [columns.age], at least one.")
@@ -181,7 +186,7 @@ def schema_from(table: Mapping[str, Any], where: str) -> Schema:
 
 def refuse_twice(schema: Schema) -> None:
     """Refuse a column with two roles: a model that reads the target or the patient's number learns nothing else."""
-    roles = {"site": schema.site, "patient": schema.patient, "split": schema.split}
+    roles = {role: getattr(schema, role) for role in ROLES}
     names = [*schema.needed, *([schema.site] if schema.site else [])]
     for name in names:
         if names.count(name) > 1:

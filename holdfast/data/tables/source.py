@@ -105,7 +105,9 @@ def bare_task(schema: Schema, members: tuple[str, ...], test: Path | None) -> Ta
     if schema.split:
         facts[schema.split] = np.zeros(count, np.int64)
     inputs = np.zeros((count, len(schema.encoded)), np.float32)
-    samples = Samples(inputs, read_targets(schema, np.concatenate([targets] * len(members)), schema.where), facts)  # type: ignore[arg-type]
+    labels = read_targets(schema, np.concatenate([targets] * len(members)), schema.where)
+    weights = torch.ones(count) if schema.weight else None
+    samples = Samples(inputs, labels, facts, weights)  # type: ignore[arg-type]
     task = replace(task_with(schema, samples, site, members), bare=True)
     return task if test is None else replace(task, test=test_samples(schema, test, site, members))
 
@@ -209,9 +211,9 @@ def join(schema: Schema, encoded: list[Encoded], site: str | None, values: tuple
     if schema.split:
         facts[schema.split] = torch.cat([torch.from_numpy(one.facts["split"][0]) for one in encoded])
     inputs = torch.from_numpy(np.concatenate([one.inputs for one in encoded]))
-    return Samples(
-        (inputs,), read_targets(schema, np.concatenate([one.targets for one in encoded]), schema.name), facts
-    )
+    targets = read_targets(schema, np.concatenate([one.targets for one in encoded]), schema.name)
+    given = [one.weights for one in encoded if one.weights is not None]
+    return Samples((inputs,), targets, facts, torch.from_numpy(np.concatenate(given)) if given else None)
 
 
 def recode(fact: tuple[NDArray[np.int64], tuple[str, ...]], values: tuple[str, ...]) -> Tensor:

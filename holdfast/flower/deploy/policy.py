@@ -4,6 +4,9 @@ experiments = ["3f5a..."]   # fingerprints of the experiments it takes part in; 
 max_rounds = 50             # how often it trains for one experiment
 min_records = 50            # the fewest records that any of its answers may be about
 digest = true               # whether a digest of its data may leave the house
+approvals = 2               # how many people must approve an experiment first (`holdfast site approve`); left out: none
+approvers = "approvers"     # folder of their public keys NAME.pub: only what these signed counts
+members = "keys"            # folder of the members' public keys: it tests nothing that none of them signed
 
 [privacy]                   # what digests and updates may cost in all, for the site's ledger: see privacy/ledger.py
 max_epsilon = 3.0
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -40,6 +44,9 @@ class SitePolicy:
     max_rounds: int | None = None
     min_records: int = 50
     digest: bool = True
+    members: Path | None = None
+    approvals: int = 0
+    approvers: Path | None = None
     privacy: dict[str, Any] | None = None
 
 
@@ -48,8 +55,12 @@ KINDS: dict[str, type] = {
     "max_rounds": int,
     "min_records": int,
     "digest": bool,
+    "members": str,
+    "approvals": int,
+    "approvers": str,
     "privacy": dict,
 }
+WITHDRAWN = "withdrawn.json"
 CARRIED = "# Written from [privacy] of the site's policy file: change it there."
 
 
@@ -72,6 +83,11 @@ def read_site_policy(path: Path) -> SitePolicy:
         if not all(isinstance(item, str) for item in table["experiments"]):
             raise Refusal("policy", f"policy {path}: experiments must be a list of fingerprints.")
         table["experiments"] = tuple(table["experiments"])
+    for key in ("members", "approvers"):
+        if key in table:
+            table[key] = path.parent / Path(table[key]).expanduser()
+    if table.get("approvals", 0) < (1 if "approvers" in table else 0):
+        raise Refusal("policy", f"policy {path}: approvals must say how many people approve an experiment first.")
     return SitePolicy(**table)
 
 
@@ -130,6 +146,18 @@ def bind_client(folder: Path, client: int, clients: int) -> None:
         raise Refusal("identity", f"{path} is damaged, so it is not known which client this site is.") from None
     if bound != client:
         raise Refusal("identity", f"this site is client {bound} of the experiment, and is asked as client {client}.")
+
+
+def withdraw(folder: Path, by: str) -> None:
+    """Note in a site's folder of an experiment that the site has withdrawn from it, for good."""
+    make_folder(folder)
+    note = {"by": by, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    write_file(folder / WITHDRAWN, json.dumps(note).encode())
+
+
+def check_withdrawn(folder: Path) -> None:
+    if (folder / WITHDRAWN).exists():
+        raise Refusal("withdrawn", f"this site has withdrawn from the experiment: {folder / WITHDRAWN}.")
 
 
 def draw_token(folder: Path) -> str:

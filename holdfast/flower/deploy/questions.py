@@ -33,7 +33,12 @@ class Book:
         """Enter a letter that is refused."""
         self._write({"job": job[:WORD], "round": round, "client": client, "refused": code})
 
-    def admit(self, message: Message, max_rounds: int | None) -> None:
+    def base_in(self, round: int) -> str | None:
+        """The SHA-256 of the model that it was last sent to train on in a round, where it keeps these."""
+        lines = [line for line in read_lines(self._folder / BOOK) if line.get("job") == TRAIN.name and "base" in line]
+        return next((str(line["base"]) for line in reversed(lines) if line.get("round") == round), None)
+
+    def admit(self, message: Message, max_rounds: int | None, base: str | None = None) -> None:
         """Enter one more job before it is done, or refuse it: the moderator's own count is not taken for it."""
         asked = hash_of(message)
         lines = [*read_lines(self._folder / OLD_BOOK), *read_lines(self._folder / BOOK)]
@@ -48,7 +53,8 @@ class Book:
             raise Refusal("rounds", f"policy: all {max_rounds} trainings for this experiment are used.")
         if message.job != TRAIN.name and any(line.get("round") == message.round for line in done):
             raise Refusal("twice", f"round {message.round + 1} has had its {message.job!r}, with another question.")
-        self._write({"job": message.job, "round": message.round, "client": message.client, "asked": asked})
+        line = {"job": message.job, "round": message.round, "client": message.client, "asked": asked}
+        self._write(line if base is None else {**line, "base": base})
 
     def holds_other(self, table: str) -> bool:
         """Enter the SHA-256 of the site's table where it is new; whether an earlier one was another."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Tensors
+from holdfast.data.named import own_records
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
 from holdfast.flower.deploy.policy import check_experiment, read_site_policy
@@ -22,7 +23,7 @@ from holdfast.flower.deploy.site import Own, Site
 from holdfast.flower.engine.codec import Letter
 from holdfast.round import train_messages
 from holdfast.runs.build import Plan, make_plan
-from holdfast.runs.experiment import Experiment
+from holdfast.runs.experiment import Experiment, is_description
 
 PATIENCE = 5.0  # seconds for the SuperLink to answer
 
@@ -44,6 +45,7 @@ class Wish:
     experiment: Experiment
     table: Path | None = None
     schema: Path | None = None
+    records: Path | None = None
     policy: Path | None = None
     data: Path | None = None
     superlink: str | None = None
@@ -51,7 +53,8 @@ class Wish:
 
     @property
     def config(self) -> dict[str, str]:
-        paths = {"table": self.table, "schema": self.schema, "policy": self.policy, "data": self.data}
+        named = ("table", "schema", "records", "policy", "data")
+        paths: dict[str, Path | None] = {key: getattr(self, key) for key in named}
         return {"site": self.name, **{key: str(path.resolve()) for key, path in paths.items() if path is not None}}
 
     @property
@@ -66,6 +69,8 @@ def rehearse_site(wish: Wish) -> Iterator[Finding]:
     checks: list[tuple[str, Callable[[Wish], list[str]]]] = [("policy", check_policy), ("connection", check_link)]
     if wish.table is not None:
         checks.insert(0, ("data", check_data))
+    elif wish.records is not None:
+        checks.insert(0, ("data", check_records))
     fits = True
     for what, look in checks:
         finding = attempt(what, look, wish)
@@ -95,6 +100,18 @@ def check_data(wish: Wish) -> list[str]:
     ]
 
 
+def check_records(wish: Wish) -> list[str]:
+    """The images, series or texts held against the description that the experiment goes by."""
+    assert wish.records is not None
+    task = wish.experiment.task
+    if not is_description(task):
+        raise HoldfastError(f"{task} describes no images, series or texts; say --table for a table.")
+    records = own_records(task, wish.records)
+    shape = " x ".join(map(str, records.inputs[0].shape[1:]))
+    classes = f" in {len(records.labels.unique())} of the classes" if records.labels.ndim == 1 else ""
+    return [f"{len(records):,} records{classes}, each of {shape} values, fit {task}."]
+
+
 def check_policy(wish: Wish) -> list[str]:
     if wish.policy is None:
         return ["There is none: the experiment is taken as it is, with at least 50 records behind each answer."]
@@ -105,7 +122,11 @@ def check_policy(wish: Wish) -> list[str]:
     rounds = "any number of rounds" if policy.max_rounds is None else f"at most {policy.max_rounds} rounds"
     named = "it names this experiment" if policy.experiments is not None else "any experiment may ask"
     digests = "may" if policy.digest else "may not"
-    return [f"{named}; {rounds}; at least {policy.min_records} records for each answer; digests {digests} leave."]
+    lines = [f"{named}; {rounds}; at least {policy.min_records} records for each answer; digests {digests} leave."]
+    if policy.approvals:
+        people = "1 person has" if policy.approvals == 1 else f"{policy.approvals} people have"
+        lines.append(f"{people} to approve it before the first job: `holdfast site approve`.")
+    return lines
 
 
 def check_link(wish: Wish) -> list[str]:
@@ -132,7 +153,8 @@ def take_step(wish: Wish) -> list[str]:
     """One training and one evaluation as the moderator would ask for them in round 1, and what they would send."""
     with tempfile.TemporaryDirectory() as folder:
         site = Site(wish.experiment, {**wish.config, "folder": folder})
-        plan = make_plan(site.experiment if wish.table is None else replace(site.experiment, data=None, test=None))
+        away = wish.table is not None or wish.records is not None
+        plan = make_plan(replace(site.experiment, data=None, test=None) if away else site.experiment)
         own = site.own(wish.client, None)
         train = train_messages(plan.first_state(), [wish.client], plan.method)[0]
         said = ask(site, own, train)
@@ -156,7 +178,7 @@ def ask(site: Site, own: Own, message: Message) -> Letter:
     letter = Letter(
         message.client, message.round, message.job, message.tensors, message.scalars, experiment=site.fingerprint
     )
-    site.check(letter)
+    site.check(letter, rehearsed=True)
     return site.perform(own, letter)
 
 

@@ -5,6 +5,7 @@ What the node's operator says in `--node-config`:
     site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
+    signing-key   its own Ed25519 key, with which it signs the updates that it sends (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     table         the site's own table, of an experiment whose task is a schema
     records       the site's own images, series or texts, of an experiment whose task is a description
@@ -26,33 +27,39 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import Client, check_open, perform
+from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
+from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
-from holdfast.core.types import Message
+from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
 from holdfast.data.natural import split_by
 from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
+from holdfast.digests.release import excuse
+from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
     carry_privacy,
     check_experiment,
+    check_withdrawn,
     draw_token,
     fingerprint_of,
     read_site_policy,
 )
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
-from holdfast.flower.engine.codec import BOUND, Letter, decode, encode
+from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
+from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
-from holdfast.privacy.gate import house_of, tell_code
+from holdfast.privacy.gate import house_of, pass_gate, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
+from holdfast.trust.testing import TEST
 
 log = logging.getLogger("holdfast")
 OwnSamples = Callable[[Mapping[str, Any]], Samples]  # node config -> the site's own training samples
@@ -129,6 +136,7 @@ class Site:
 
     def __init__(self, experiment: Experiment | Path | str, config: Mapping[str, Any]) -> None:
         self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
+        self.beside = None if isinstance(experiment, Experiment) else Path(experiment).resolve().parent
         if config.get("data"):
             self.experiment = replace(self.experiment, data=str(config["data"]))
         if config.get("device"):
@@ -137,6 +145,7 @@ class Site:
         self.config = config
         self.table = Path(str(config["table"])).expanduser() if config.get("table") else None
         self.records = Path(str(config["records"])).expanduser() if config.get("records") else None
+        self.signing_key = Path(str(config["signing-key"])).expanduser() if config.get("signing-key") else None
         self.name = name_of(config)
         if not config.get("folder"):
             raise HoldfastError(f'{self.name}: say in its node config where it keeps its memory, as in folder="...".')
@@ -191,7 +200,7 @@ class Site:
         """Where it keeps what it remembers of this experiment."""
         return self.folder / self.fingerprint[:16]
 
-    def check(self, letter: Letter) -> None:
+    def check(self, letter: Letter, rehearsed: bool = False) -> None:
         """Refuse what the site's policy does not allow, and what was meant for another experiment or client."""
         if self.config.get("policy"):
             self.policy = read_site_policy(Path(str(self.config["policy"])))
@@ -203,7 +212,22 @@ class Site:
                 f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
                 f"{self.fingerprint[:12]}...; install the same app on both.",
             )
+        if not rehearsed:
+            check_withdrawn(self.memory)
+            check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
+
+    @property
+    def proposal(self) -> Proposal:
+        """What people at this site are to approve."""
+        policy = Path(str(self.config["policy"])) if self.config.get("policy") else None
+        return proposal_of(self.experiment, self.beside, policy)
+
+    @property
+    def about(self) -> str:
+        """The experiment in a few words, for the log of approvals."""
+        e = self.experiment
+        return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
@@ -234,16 +258,26 @@ class Site:
         check_question(message, own.client, own.method)
         check_open(own.client, message.job)
         check_records(own.client, message, self.policy.min_records)
-        Book(self.memory).admit(message, self.policy.max_rounds)
+        book = Book(self.memory)
+        base = base_of(message.tensors) if self.policy.members is not None else None
+        if self.policy.members is not None and message.job == TEST.name:
+            check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
+        book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
+        if message.job == DIGEST.name and not self.policy.digest:
+            raise Refusal("digest-kept", "policy: digest = false, and the experiment asks for nothing else.")
+        kept: Tensors = {}
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
-            notes.append("digest-kept")
+            kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
-            scalars["notes"] = [*scalars.get("notes", ()), *notes]
-        answer = Letter(letter.client, letter.round, letter.job, reply.tensors, scalars, seconds=reply.seconds)
+            scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
+        tensors = as_sent({**reply.tensors, **kept}, letter.half)
+        if self.signing_key is not None and message.job == TRAIN.name:
+            scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
+        answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half)
 
 

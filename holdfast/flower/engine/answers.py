@@ -6,14 +6,22 @@ from flwr.app import Message as Packet
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import absence
-from holdfast.core.types import Absent, Message, Reply
+from holdfast.core.types import WITHDREW, Absent, Message, Reply
 from holdfast.engines.checked import checked
 from holdfast.flower.engine.codec import decode
 
 ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", 5: "its node is gone"}
 
 
-def read_answer(packet: Packet, message: Message, bound: int) -> Reply | Absent:
+WAITS = "waits for approval"
+
+
+def awaits(answer: Reply | Absent) -> bool:
+    """Whether a site does not answer because its people have not approved the experiment yet."""
+    return isinstance(answer, Absent) and answer.reason.startswith(WAITS)
+
+
+def read_answer(packet: Packet, message: Message, bound: int, site: str = "its site") -> Reply | Absent:
     """The reply in a packet; whatever is not one that fits the message is an absence with the reason."""
     if packet.has_error():
         return Absent(message.client, reason_of(packet.error.code, packet.error.reason))
@@ -21,6 +29,10 @@ def read_answer(packet: Packet, message: Message, bound: int) -> Reply | Absent:
         letter = decode(packet.content, bound)
     except HoldfastError as error:
         return Absent(message.client, f"sent a message that was refused: {error}")
+    if letter.error == "withdrawn":
+        return Absent(message.client, f"{WITHDREW}: its digest is deleted, and it is not asked again")
+    if letter.error == "approval":
+        return Absent(message.client, f"{WAITS} at {site}")
     if letter.error:
         return absence(message, letter.error)
     if (letter.client, letter.round, letter.job) != (message.client, message.round, message.job):

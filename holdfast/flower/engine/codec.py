@@ -194,6 +194,13 @@ def half_of(tensor: torch.Tensor) -> torch.Tensor:
     return half if bool((half.isfinite() == tensor.isfinite()).all()) else tensor
 
 
+def as_sent(tensors: Tensors, halve: bool) -> Tensors:
+    """The tensors as they are after the way there."""
+    if not halve:
+        return tensors
+    return {n: half_of(t).to(t.dtype) if n.partition("/")[0] in HALVES else t for n, t in tensors.items()}
+
+
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 

@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
 from holdfast.core.types import Absent, Message, Reply
-from holdfast.flower.engine.answers import read_answer
+from holdfast.flower.engine.answers import awaits, read_answer
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.sites import Sites
@@ -29,6 +29,7 @@ log = logging.getLogger("holdfast")
 HELLO = "query.hello"
 TYPES = {"train": "train.job", "evaluate": "evaluate.job"}  # Flower's kinds of messages; other jobs are queries
 OTHER = "query.job"
+ASK_AGAIN = 10.0  # seconds: a site that waits for approval
 GREET_AGAIN = 15.0  # seconds: a greeting may be lost with the process that took it
 FORGET = 3600.0  # seconds for which Flower keeps a message that nobody takes
 
@@ -71,6 +72,7 @@ class GridFederation:
         pull: Callable[[Sequence[str]], Iterable[Packet]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        patience: float = 0.0,
     ) -> None:
         self._grid, self._sites, self._experiment = grid, sites, experiment
         self._clients = range(clients)
@@ -78,6 +80,7 @@ class GridFederation:
         self._wire = wire or Wire()
         self._journal = journal
         self._take = pull or grid.pull_messages
+        self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
         self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
         self._hellos: dict[str, tuple[int, float]] = {}  # id of a greeting -> the node, and when it was greeted
@@ -107,6 +110,22 @@ class GridFederation:
             log.warning("The run starts without %s.", ", ".join(self._sites.missing))
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        """Ask, and go on asking those who wait for approval as long as the run's patience lasts."""
+        answers = dict(zip([m.client for m in messages], self._ask(messages), strict=True))
+        said = 0
+        while waiting := [message for message in messages if awaits(answers[message.client])]:
+            if len(waiting) != said:
+                said = len(waiting)
+                log.warning("Waiting for approval at %s.", ", ".join(self._sites.name_of(m.client) for m in waiting))
+            if self._patience <= 0:
+                break
+            pause = min(ASK_AGAIN, self._patience)
+            self._patience -= pause
+            self._sleep(pause)
+            answers |= zip([m.client for m in waiting], self._ask(waiting), strict=True)
+        return [answers[message.client] for message in messages]
+
+    def _ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         if not messages:
             return []
         exchange = Exchange(self._clock(), {message.client: message for message in messages})
@@ -231,7 +250,7 @@ class GridFederation:
             message = exchange.sent.pop(packet.metadata.reply_to_message_id)
             if packet.has_content():
                 exchange.bytes_up += wire_size(packet.content)
-            answer = read_answer(packet, message, self._wire.bound)
+            answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
             exchange.answers[message.client] = answer
             if isinstance(answer, Reply):
                 exchange.seconds[message.client] = self._clock() - exchange.start

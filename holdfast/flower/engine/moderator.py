@@ -7,11 +7,13 @@ What `flwr run --run-config` may say (each has a default):
     test              a table of the moderator's own to test on, where the task is a schema; without one the results are
                       the sites' own metrics
     sites             names of the sites, separated by commas, in the order of the clients
+    members           folder of the sites' public keys, SITE.pub: only updates that their site's key signed count
     deadline-times, deadline-least, deadline-longest    when a round closes: see deadline.py
     enough            do not wait for more replies than this (0: wait for all until the deadline)
     half              float16 on the wire: "none", "updates", or "both" ways
     max-bytes         the largest message
     gather            seconds to wait for the sites at the start
+    approval          seconds, over the run, to wait for sites whose people have not approved the experiment yet
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.types import Federation
+from holdfast.digests.origin import known_keys
 from holdfast.flower.deploy.policy import fingerprint_of
+from holdfast.flower.deploy.signing import SignedFederation
 from holdfast.flower.engine.codec import BOUND
 from holdfast.flower.engine.deadline import Deadline
 from holdfast.flower.engine.federation import GridFederation, Wire
@@ -39,7 +43,7 @@ from holdfast.play import Engine, Watch, resume, run
 from holdfast.round import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import EXCHANGES, History, Run
 
 log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever follows the run
 SETTINGS: dict[str, Any] = {
@@ -48,6 +52,7 @@ SETTINGS: dict[str, Any] = {
     "test": "",
     "device": "",
     "sites": "",
+    "members": "",
     "deadline-times": 2.0,
     "deadline-least": 10.0,
     "deadline-longest": 600.0,
@@ -55,6 +60,7 @@ SETTINGS: dict[str, Any] = {
     "half": "none",
     "max-bytes": BOUND,
     "gather": 120.0,
+    "approval": 0.0,
 }
 HALF = {"none": (False, False), "updates": (True, False), "both": (True, True)}
 
@@ -122,11 +128,15 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
                 settings["enough"] or None,
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
-            folder and folder / "exchanges.jsonl",
+            folder and folder / EXCHANGES,
             pull,
+            patience=settings["approval"],
         )
+        keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
+        fingerprint = fingerprint_of(plan.experiment)
+        signed = None if keys is None else SignedFederation(federation, fingerprint, keys, names, half_down)
         federation.gather(settings["gather"])
-        return federation
+        return signed or federation
 
     return engine
 

@@ -1,0 +1,170 @@
+"""Adversaries that know the rule x rules x data: what they take, what the worst-hit class loses, who is named.
+
+    python benchmarks/adversary.py --data fashion --rule jury,feddig+jury --hostile 4,6,8 --seed 201,202
+
+"Lost" is against the same run with the hostile members left out (away in all rounds), on the same seed. Each run is one
+line of the --out file, and is not played again; so the whole grid can be stopped and resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.attacks.adversary import choose_hostile
+from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
+from holdfast.data.task import Samples, Task
+from holdfast.play import run
+from holdfast.runs.experiment import from_table
+
+COMMON = {"partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "download": False}
+DATA: dict[str, dict[str, Any]] = {
+    "fashion": {**COMMON, "clients": 20, "rounds": 16, "model": "features"},
+    "fashion-cnn": {**COMMON, "clients": 20, "rounds": 16, "model": "cnn"},
+    "breast": {**COMMON, "task": "adversary:breast", "clients": 10, "rounds": 16, "lr": 0.05},
+    "five": {**COMMON, "clients": 5, "rounds": 16, "model": "features"},
+    "letters": {**COMMON, "task": "ocr-letters", "clients": 20, "rounds": 16},
+    "heart": {"task": "heart", "rounds": 16, "workers": 0},
+}
+RULES = {
+    "fedavg": {"trust": "samples"},
+    "jury": {"trust": "jury"},
+    "feddig": {"absence": "feddig", "trust": "samples"},
+    "feddig+jury": {"absence": "feddig", "trust": "jury"},
+}
+ATTACKS = {  # {half}: half of the rounds; {last}: all but one
+    "none": "none",
+    "random": "random",
+    "flip x3": "signflip:3",
+    "label flips": "labelflip",
+    "late": "loudflip:since={half}",
+    "every second": "loudflip:every=2",
+    "slander": "slander:since={half}",
+    "frame": "slander:update=honest",
+    "dead units": "deadunits",
+    "class push": "classpush",
+    "last round": "loudflip:since={last}",
+    **{f"door {shape}": f"backdoor:shape={shape}" for shape in ("square", "dark", "stripe", "blend", "invert", "wave")},
+}
+
+
+def breast() -> Task:
+    """Breast cancer of scikit-learn: 569 records of 30 numbers, two classes; every third record is for testing."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    x, y = torch.tensor((x - x.mean(0)) / x.std(0), dtype=torch.float32), torch.tensor(y)
+    test = torch.arange(len(y)) % 3 == 0
+    return Task("breast", Samples((x[~test],), y[~test]), Samples((x[test],), y[test]), ("malignant", "benign"))
+
+
+def settings_of(data: str, rule: str, attack: str, hostile: int, seed: int) -> dict[str, Any]:
+    """One run of the grid; attack "away" is the yardstick: the hostile members are left out."""
+    base = {**DATA[data], **RULES[rule], "seed": seed}
+    if attack == "none":
+        return base
+    if attack == "away":
+        gone = choose_hostile(base.get("clients", 4), hostile, seed)
+        away = [[client, 1, base["rounds"] + 1] for client in gone]
+        return {**base, "scenario": {"name": "intervals", "away": away}}
+    choice = ATTACKS[attack].format(half=base["rounds"] // 2, last=base["rounds"] - 1)
+    return {**base, "attack": choice, "attackers": hostile}
+
+
+def play(settings: dict[str, Any]) -> dict[str, Any]:
+    """One run, and what came of it: the final model counts, not the mean of the last ones."""
+    history = run(from_table(settings))
+    hostile = set(hostile_in(history)) if settings.get("attackers") else set()
+    last = history.records[-1]
+    accuracy = last.accuracy
+    assert accuracy is not None
+    return {
+        "accuracy": 100 * accuracy,
+        "classes": [None if value is None else 100 * value for value in last.by_class],
+        "caught": len(set(suspected(history.records)) & hostile),
+        "honest_named": len({c for record in history.records for c in record.suspects} - hostile),
+        "undone": sum("undone" in note for record in history.records for note in record.notes),
+        "backdoor": backdoor_rate(history),
+        "seconds": sum(sum(record.seconds.values()) for record in history.records),
+    }
+
+
+class Lines:
+    """What was played already, by its settings."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._there = {key_of(line["settings"]): line for line in map(json.loads, lines)}
+
+    def get(self, settings: dict[str, Any]) -> dict[str, Any]:
+        line = self._there.get(key_of(settings))
+        if line is None:
+            line = {"settings": settings, **play(settings)}
+            self._there[key_of(settings)] = line
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        return line
+
+
+def key_of(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def row(found: Sequence[dict[str, Any]], without: Sequence[dict[str, Any]]) -> str:
+    """One row: paired over seeds."""
+    lost = [w["accuracy"] - f["accuracy"] for f, w in zip(found, without, strict=True)]
+    falls = [
+        [w - f for f, w in zip(one["classes"], other["classes"], strict=True) if f is not None and w is not None]
+        for one, other in zip(found, without, strict=True)
+    ]
+    by_class = [statistics.fmean(values) for values in zip(*falls, strict=True)] or [0.0]
+    doors = [one["backdoor"] for one in found if one["backdoor"] is not None]
+    door = f"  door {100 * statistics.fmean(doors):3.0f} %" if doors else ""
+    named = "/".join(str(one["honest_named"]) for one in found)
+    caught = statistics.fmean(one["caught"] for one in found)
+    undone = statistics.fmean(one["undone"] for one in found)
+    return (
+        f"{statistics.fmean(one['accuracy'] for one in found):5.1f}  lost {statistics.fmean(lost):+5.1f} "
+        f"(worst {max(lost):+5.1f})  worst class {max(by_class):+5.1f}  caught {caught:.1f}  honest named {named}  "
+        f"rounds undone {undone:.1f}{door}"
+    )
+
+
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
+    for data in options.data.split(","):
+        for rule in options.rule.split(","):
+            for hostile in map(int, options.hostile.split(",")):
+                for attack in options.attack.split(","):
+                    yield data, rule, hostile, attack
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", default="fashion", help=", ".join(DATA))
+    parser.add_argument("--rule", default="jury,feddig+jury", help=", ".join(RULES))
+    parser.add_argument("--hostile", default="4,6,8")
+    parser.add_argument("--attack", default=",".join(ATTACKS), help=", ".join(ATTACKS))
+    parser.add_argument("--seed", default="201,202")
+    parser.add_argument("--out", type=Path, default=Path("runs/adversary.jsonl"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = Lines(options.out)
+    seeds = [int(seed) for seed in options.seed.split(",")]
+    for data, rule, hostile, attack in cells(options):
+        found = [lines.get(settings_of(data, rule, attack, hostile, seed)) for seed in seeds]
+        yardstick = "none" if attack == "none" else "away"
+        base = "fedavg" if attack == "none" and "feddig" not in rule else rule
+        without = [lines.get(settings_of(data, base, yardstick, hostile, seed)) for seed in seeds]
+        print(f"{data:11} {rule:11} {hostile} {attack:12} {row(found, without)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The jobs of a panel: members tell, class by class, how well models do on their held-out samples (`trust/floor.py`).
+
+Three questions of a round, each asked at most once: "panel", the new model beside the last good one; "replay", where
+that one harms, the average without each member in turn; "confirm", what is made of it beside the last good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from holdfast.context import Context
+from holdfast.core.failures import Refusal
+from holdfast.core.types import Tensors, unpack
+from holdfast.data.task import Samples
+from holdfast.jobs import Job, register
+from holdfast.learning.device import batch_on, outputs
+from holdfast.models.networks import fill
+from holdfast.trust.measures import classes_of, held_out
+from holdfast.trust.testing import Tester
+
+Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
+SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
+NEW, GOOD, ALL = "new", "good", "all"  # models by name; the others are called by the member that is left out
+
+
+@dataclass(frozen=True)
+class PanelRequest:
+    """Models under their names: "new/layer.weight"."""
+
+    models: Tensors
+    buffers: Tensors = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name.split("/", 1)[0] for name in self.models))
+
+
+@dataclass(frozen=True)
+class PanelReply:
+    """The mean of p(true class) of each model for each class that the member holds; none: its policy keeps it home."""
+
+    samples: int
+    scores: dict[str, dict[str, float]] | None = None
+
+
+@torch.inference_mode()
+def class_scores(model: nn.Module, samples: Samples, asked: PanelRequest) -> dict[str, dict[str, float]]:
+    """Of each model and class the mean of p(true class), with outputs at the same scale for all models.
+
+        p = softmax(SHARP z / rms(z)),    z the outputs less their mean over classes
+
+    Bounded, unlike the loss; smoother than accuracy, of which a few samples tell little; and blind to how sure a model
+    is of itself: an update that only makes weights larger raises p as it is, and accuracy not at all.
+    """
+    inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
+    classes = classes_of(labels).long()
+    held = classes.unique().tolist()
+    found = {}
+    for name in asked.names:
+        fill(model, unpack(asked.models, name), unpack(asked.buffers, name))
+        model.eval()
+        output = outputs(model, *inputs)
+        centred = output - output.mean(1, keepdim=True)
+        scaled = SHARP * centred / centred.square().mean().sqrt().clamp_min(1e-30)
+        chance = scaled.softmax(1).gather(1, classes[:, None]).squeeze(1)
+        found[name] = {str(c): float(chance[classes == c].mean().nan_to_num(0.0)) for c in held}
+    return found
+
+
+def evidence_of(client: Tester, most: int) -> Samples:
+    """What a member tests models on: held-out samples first, then those it trains on, which all models have seen."""
+    held = held_out(client.validation, client.train, most)
+    more = client.train.take(torch.arange(min(len(client.train), most - len(held)))) if len(client.validation) else None
+    return held if more is None or not len(more) else joined(held, more)
+
+
+def joined(one: Samples, other: Samples) -> Samples:
+    inputs = tuple(torch.cat(pair) for pair in zip(one.inputs, other.inputs, strict=True))
+    return Samples(inputs, torch.cat([one.labels, other.labels]))
+
+
+class Panel(Job[Tester, PanelRequest, PanelReply]):
+    request, reply = PanelRequest, PanelReply
+
+    def __init__(self, name: str, replays: bool = False) -> None:
+        self.name, self._replays = name, replays
+
+    def due(self, round: int, client: Tester, context: Context) -> bool:
+        return client.trust.panel is not None
+
+    def check(self, asked: PanelRequest, round: int, client: Tester, context: Context) -> None:
+        """Refuse other models than the question has: two, or the average with and without each member."""
+        known = {ALL, *map(str, range(context.clients))} if self._replays else {NEW, GOOD}
+        if not set(asked.names) <= known:
+            raise Refusal("question", f"a {self.name!r} names models that the rule does not have.")
+
+    def records(self, client: Tester, round: int) -> int:
+        return len(self._samples(client))
+
+    def perform(self, client: Tester, asked: PanelRequest, round: int) -> PanelReply:
+        if client.trust.panel is None:
+            raise Refusal("job", f"client {client.id} is asked as a panel, but the run's trust rule has none.")
+        samples = self._samples(client)
+        return PanelReply(len(samples), class_scores(client.model, samples, asked))
+
+    def _samples(self, client: Tester) -> Samples:
+        return evidence_of(client, client.trust.panel or 0)
+
+
+PANEL, REPLAY, CONFIRM = register(Panel("panel")), register(Panel("replay", replays=True)), register(Panel("confirm"))

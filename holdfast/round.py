@@ -28,6 +28,7 @@ from holdfast.core.types import (
     Reply,
     State,
     Update,
+    has_withdrawn,
     size,
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
@@ -123,12 +124,14 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     updates, refused, claims = validate(
-        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps
+        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
-    state = replace(state, claims=claims)
+    withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
+    state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
-    updates = sorted([*updates, *stand_ins.result([*absent, *refused])], key=lambda update: update.client)
+    away = [client for client in (*absent, *refused) if client not in withdrawn]
+    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe

@@ -142,8 +142,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         after = aggregate(replace(state, digests=digests), updates, judged, method)
         if method.trust.doubts_digests:
             after = method.absence.review(state, after, method)
-        missed = [*absent, *refused, *judged.unheard]
-        return method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
+        return method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
 
     after = advance(judged)
     clock.lap("server_step")

@@ -54,6 +54,7 @@ evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
 	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
+	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
 
 # A wheel in dist/.
 dist: setup

@@ -48,10 +48,9 @@ BELOW = 0.5  # the median agreement: where noise lowers everybody's, zero alone 
 FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 
 
-def of_all(options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors]) -> Tensors:
+def of_all(found: Mapping[int, float], clients: int) -> Tensors:
     """What is to be remembered of the digests: the agreement of those that are contradicted, NaN for all others."""
-    found = contradicted({client: cells_of(options, context, sealed) for client, sealed in digests.items()})
-    values = [found.get(client, math.nan) for client in range(context.clients)]
+    values = [found.get(client, math.nan) for client in range(clients)]
     return {"contradicted": torch.tensor(values, dtype=torch.float64)}
 
 

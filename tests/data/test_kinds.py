@@ -341,10 +341,10 @@ def test_a_regression_on_the_command_line(
     told = command(monkeypatch, capsys, "report", out)
     assert f"FedAvg reached rmse {final:.4g} with everybody present" in told
     page = (tmp_path / "run" / "report.html").read_text()
-    assert '"name":"rmse"' in page.replace('": ', '":')
+    assert '"name":"RMSE"' in page.replace('": ', '":')
     assert "accuracy" not in ran + told
     np.savez(tmp_path / "new.npz", x=numbers(5, 9).inputs[0].numpy(), y=numbers(5, 9).labels.numpy())
-    assert "5 samples; rmse" in command(monkeypatch, capsys, "predict", out, str(tmp_path / "new.npz"))
+    assert "5 samples; RMSE" in command(monkeypatch, capsys, "predict", out, str(tmp_path / "new.npz"))
     answers = load_model(out).predict(numbers(5, 9).inputs[0].numpy())
     assert answers.shape == (5, 1)
     assert float(np.abs(answers[:, 0] - numbers(5, 9).labels.numpy()).mean()) < 2
@@ -360,7 +360,7 @@ def test_the_smallest_error_is_the_best_of_a_comparison(
     out = tmp_path / "c"
     arguments = ("compare", "--file", file, "--scenario", "none", "--method", "fedavg,fedprox:100", "--out", str(out))
     said = command(monkeypatch, capsys, *arguments)
-    assert "Test rmse at the end" in said
+    assert "Test RMSE at the end" in said
     rows = {row["method"]: row["final"] for row in json.loads((out / "results.json").read_text())["rows"]}
     assert rows["fedavg"] < rows["fedprox:100"]
     stories = [read_story(path) for path in sorted(out.iterdir()) if (path / "experiment.json").is_file()]
@@ -387,7 +387,7 @@ def test_an_error_that_grew_rose(tmp_path: Path) -> None:
     assert headline([read_story(bad)])[0].startswith("FedAvg rose to rmse 4 when all 2 clients left")
     assert headline([read_story(good)])[0].startswith("FedAvg rose to rmse 1.333")
     accuracy = make_run(tmp_path / "other", [record(1, measure=Accuracy().measure, metrics={"accuracy": 0.5})])
-    with pytest.raises(HoldfastError, match=r"measured by rmse and accuracy in %, which do not compare"):
+    with pytest.raises(HoldfastError, match=r"measured by RMSE and accuracy in %, which do not compare"):
         headline([read_story(bad), read_story(accuracy)])
 
 

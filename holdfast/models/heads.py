@@ -28,7 +28,12 @@ class Head(Model):
 
 class Scores(nn.Module):
     """linear: W z + b; quadratic: z' Q_c z + W z + b; cosine: b + s cos(V z, W_c), s being the length of W_c;
-    proportional: w'z + b_c."""
+    proportional: w'z + b_c.
+
+    >>> network = Scores(2, 3, "proportional")
+    >>> sum(weight.numel() for weight in network.parameters()), network(torch.ones(4, 2)).shape
+    (5, torch.Size([4, 3]))
+    """
 
     subspace: Tensor
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from holdfast.attacks.adversary import Adversary
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.memory import Memory
-from holdfast.core.types import Federation, State
+from holdfast.core.types import WITHDREW, Federation, State, has_withdrawn
 from holdfast.core.validate import misfit
 from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
@@ -27,7 +27,19 @@ from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.rehearse import without_effect
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import EXCHANGES, History, Run
+from holdfast.runs.withdrawal import (
+    NEVER_KNEW,
+    REPLAYED,
+    STILL_KNOWS,
+    TRAINED_AGAIN,
+    Forgotten,
+    Without,
+    delete_files,
+    first_heard,
+    forgotten_in,
+    write_forgotten,
+)
 from holdfast.scenarios import Staged
 
 Watch = Callable[[Record], None]
@@ -106,6 +118,80 @@ def resume(
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 
 
+def forget(folder: Path | str, site: str, replay: bool = False, watch: Watch | None = None) -> Forgotten:
+    """Delete what a run keeps of a member, and what its model learnt of it as far as that can be done.
+
+    A model made of digests alone ("oneshot") is fitted again to the others', exactly as if the member had never been
+    asked. A model of rounds is played again from the newest checkpoint before the member joined or, with `replay`, from
+    the first round; without either it still knows what it learnt, and the run says so.
+    """
+    held = Run.resume(Path(folder))
+    try:
+        client = client_called(held.experiment, site)
+        states = held.states()
+        if not states:
+            raise HoldfastError(f"{folder}: no checkpoint is whole, so there is nothing to forget in; see its files.")
+        joined = first_heard(held.records(), client)
+        deleted = delete_files(held, client)
+        over = held.finished
+        if joined is None:
+            return write_forgotten(held.folder, client, site, deleted, NEVER_KNEW)
+        if make_plan(held.experiment).method.algorithm.one_message:
+            done = write_forgotten(held.folder, client, site, deleted, TRAINED_AGAIN)
+            fit_again(held, states[-1].without([client]))
+            return done
+        before = [state.round for state in states if state.round < joined]
+        if not before and not replay:
+            done = write_forgotten(held.folder, client, site, deleted, STILL_KNOWS)
+            [*_, last] = held.records()
+            held.amend(dataclasses.replace(last, notes=[*last.notes, done.sentence]))
+            return done
+        start = max(before, default=0)
+        done = write_forgotten(held.folder, client, site, deleted, REPLAYED.format(start + 1))
+        held.go_back(start)
+        if over and not (held.folder / EXCHANGES).exists():  # else the moderator resumes it, with its sites
+            held.close()
+            resume(folder, watch)
+        return done
+    finally:
+        held.close()
+
+
+def client_called(experiment: Experiment, site: str) -> int:
+    """The number of the client with this name."""
+    names = [experiment.name_of(client) for client in range(experiment.clients)]
+    usual = [f"site-{client}" for client in range(experiment.clients)]
+    for known in (names, usual):
+        if site in known:
+            return known.index(site)
+    raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
+
+
+def fit_again(held: Run, state: State) -> None:
+    """The one round of a run of digests, ended again with those that are left; nobody is asked for a digest."""
+    plan = make_plan(held.experiment)
+    [*_, record] = held.records()
+    counted = plan.method.sizes.counted({client: state.claims[client] for client in state.digests})
+    gone = {one.client: WITHDREW for one in forgotten_in(held.folder)}
+    with one_thread(), ExitStack() as stack:
+        start = plan.start()
+        model, buffers = start.model, start.buffers
+        state = dataclasses.replace(state, model=model, buffers=buffers)
+        if state.digests:
+            model, buffers = plan.method.absence.fit_head(state, plan.method)
+            state = dataclasses.replace(state, model=model, buffers=buffers)
+        record = dataclasses.replace(
+            record,
+            absent={**record.absent, **gone},
+            weights={client: count / sum(counted.values()) for client, count in counted.items()},
+            notes=[*record.notes, *(one.sentence for one in forgotten_in(held.folder))],
+        )
+        far = plan.task.bare or (held.folder / EXCHANGES).exists()  # the sites are elsewhere
+        federation = Inline({}) if far else stack.enter_context(federation_of(plan, held.folder))
+        held.save(state, Evaluator(plan, federation).evaluate(state, record), last=True)
+        held.finish(model, buffers, about_model(plan), draw_curves(plan, state))
+
+
 def same_task(experiment: Experiment, task: Task, folder: Path | str) -> Experiment:
     """The experiment with the task that it was begun with."""
     again = dataclasses.replace(experiment, task=task)
@@ -159,6 +245,7 @@ def _play_rounds(
         found = [*found, why]
     while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
+        record = forget_withdrawn(folder, state, record)
         if state.round % experiment.evaluate_every == 0 or state.round == experiment.rounds:
             record = evaluator.evaluate(state, record)
         why = None if plan.stop is None or record.measure is None else plan.stop.reason([*records, record])
@@ -171,10 +258,25 @@ def _play_rounds(
     return state
 
 
+def forget_withdrawn(folder: Run | None, state: State, record: Record) -> Record:
+    """Delete what the folder keeps of those who withdrew in this round; play_round has ended their digests."""
+    known = {one.client for one in forgotten_in(folder.folder if folder else None)}
+    notes = []
+    for client in sorted(client for client, why in record.absent.items() if has_withdrawn(why)):
+        if folder is not None and client not in known:
+            heard = first_heard(folder.records(), client) is not None
+            deleted, name = delete_files(folder, client), folder.experiment.name_of(client)
+            done = write_forgotten(folder.folder, client, name, deleted, STILL_KNOWS if heard else NEVER_KNEW)
+            notes.append(done.sentence)
+    return dataclasses.replace(record, notes=[*record.notes, *notes]) if notes else record
+
+
 @contextmanager
 def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine) -> Iterator[Federation]:
     """The experiment's clients on an engine, with its scenario and its hostile clients played on them."""
     federation = engine(plan, folder)
+    if gone := [one.client for one in forgotten_in(folder)]:
+        federation = Without(federation, gone)
     if plan.attack is not None:
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)

@@ -170,6 +170,23 @@ def methods(
 
 
 @app.command(rich_help_panel=RUNS)
+def forget(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    site: Annotated[str, typer.Option(help="The member that withdraws, by its name.")],
+    replay: Annotated[bool, typer.Option("--replay", help="Play the rounds again without it, if need be all.")] = False,
+) -> None:
+    """Delete what a run keeps of a member that withdraws, and train or play its model again without it."""
+    from holdfast.cli.screen import screen
+    from holdfast.play import forget as forget_site
+
+    done = forget_site(run, site, replay)
+    console = screen(wrap=True)
+    console.print(done.sentence, markup=False)
+    if done.model == "still knows":
+        console.print("Play it again without that member: add --replay.")
+
+
+@app.command(rich_help_panel=RUNS)
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, ...")],
     scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",

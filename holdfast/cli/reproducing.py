@@ -133,10 +133,10 @@ def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]
 def table_for(wanted: Reproduction, row: Row, column: Column, seed: int, wish: Wish) -> dict[str, Any]:
     """The keys of one run: the scale's, the row's, the column's, and last what the user changes."""
     table = {**wanted.base, **row.keys, **column.keys, "seed": seed}
-    if wish.data is not None and table["task"] != EMBEDDED:
-        table["data"] = str(wish.data)
     for change in wish.changes:
         set_key(table, change)
+    if wish.data is not None and table["task"] != EMBEDDED:  # also of a task that the user names instead
+        table.setdefault("data", str(wish.data))
     return table
 
 

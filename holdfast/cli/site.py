@@ -105,6 +105,23 @@ def refuse_command(what: What, folder: Folder, policy: OwnPolicy, by: By, key: K
     decide_here("refused", what, folder, policy, by, key, None)
 
 
+@site_app.command("withdraw")
+def withdraw_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment, as the site has it.")],
+    folder: Folder,
+    by: By,
+) -> None:
+    """Leave an experiment for good: at its next question the moderator is told to delete this site's digest."""
+    from holdfast.flower.deploy.policy import fingerprint_of, withdraw
+    from holdfast.runs.experiment import load
+
+    fingerprint = fingerprint_of(load(file))
+    withdraw(folder / fingerprint[:16], by)
+    Console(highlight=False, soft_wrap=True).print(
+        escape(f"This site has withdrawn from {fingerprint[:16]}; nothing of it is answered from now on.")
+    )
+
+
 def decide_here(
     event: str, what: str, folder: Path, policy: Path, by: str, key: Path | None, page: Path | None
 ) -> None:

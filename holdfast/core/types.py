@@ -6,7 +6,8 @@ Everything that travels or is saved is a flat dict of named tensors. A name has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -47,10 +48,12 @@ class Absent:
 
 # How the reasons begin of those who were not there; any other reason is a job that failed or an answer refused.
 BY_SCENARIO = "away ("
+WITHDREW = "has withdrawn"
 NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
     "waits for approval",
+    WITHDREW,
     "did not answer",
     "still owes",
     "its node is gone",
@@ -61,6 +64,11 @@ NOT_THERE = (
 def by_scenario(reason: str) -> bool:
     """Whether a client was absent because the scenario says so."""
     return reason.startswith(BY_SCENARIO)
+
+
+def has_withdrawn(reason: str) -> bool:
+    """Whether a client is absent for good, and what stands in for it is to be forgotten."""
+    return reason.startswith(WITHDREW)
 
 
 def not_there(reason: str) -> bool:
@@ -97,6 +105,9 @@ class Update:
     signature: str = ""  # the sender's, over delta and buffers; hexadecimal, empty: there is none
 
 
+BY_CLIENT = ("accepted", "claims", "digests")  # what a state keeps of each client
+
+
 @dataclass(frozen=True)
 class State:
     """All that the moderator knows between two rounds; a checkpoint is exactly this."""
@@ -112,6 +123,25 @@ class State:
     claims: Mapping[int, int] = field(default_factory=dict)  # client -> the samples it claimed when it joined
     digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
     server_optimizer: Tensors = field(default_factory=dict)
+    selection: Tensors = field(default_factory=dict)  # what is remembered of each client to choose whom to ask
+
+    def without(self, clients: Collection[int]) -> State:
+        """The state in which nothing is kept of these clients but what the model learnt from them."""
+        if not clients:
+            return self
+        groups = tuple(f"memory/{client}/" for client in clients)
+        absence = {name: tensor for name, tensor in self.absence.items() if not name.startswith(groups)}
+        for name, nothing in (("stood_in", -1), ("contradicted", math.nan)):  # one number for each client
+            if name in absence:
+                absence[name] = absence[name].clone()
+                absence[name][list(clients)] = nothing
+        kept: dict[str, Any] = {
+            name: {c: v for c, v in getattr(self, name).items() if c not in clients} for name in BY_CLIENT
+        }
+        selection = {name: tensor.clone() for name, tensor in self.selection.items()}
+        for tensor in selection.values():
+            tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
+        return replace(self, absence=absence, selection=selection, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

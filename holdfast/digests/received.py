@@ -254,6 +254,10 @@ def open_for(context: Context, sealed: Tensors, rows: int | None = None) -> Dige
 
 
 def refuse_excuse(sealed: Tensors) -> None:
-    if sealed.keys() == {"none"}:
-        code = bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace")
+    if code := excuse_in(sealed):
         raise HoldfastError(f"there is none ({sentence_of(code)})")
+
+
+def excuse_in(sealed: Tensors) -> str:
+    """The code of why there is no digest; empty: there is one."""
+    return bytes_of(sealed["none"])[:LONGEST_EXCUSE].decode(errors="replace") if sealed.keys() == {"none"} else ""

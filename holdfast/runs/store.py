@@ -16,7 +16,7 @@ import dataclasses
 import fcntl
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,7 @@ from holdfast.runs.outcome import find_failures
 from holdfast.runs.records import record_from_json, record_to_json, scalars, state_from, state_to_bytes
 
 CURVES = "curves.json"  # what the final model looks like on the test set
+EXCHANGES = "exchanges.jsonl"  # of a run over Flower: what was asked and answered, and how long it took
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
 
 
@@ -107,9 +108,13 @@ class Run:
 
     def save(self, state: State, record: Record, last: bool = False) -> None:
         """Write a round down, then the state after it: a kill between the two repeats the round."""
-        append_line(self.folder / "rounds.jsonl", record_to_json(record, self.schema))
+        self.amend(record)
         if state.round % self.experiment.checkpoint_every == 0 or last or state.round == self.experiment.rounds:
             self._checkpoint(state)
+
+    def amend(self, record: Record) -> None:
+        """Write a round's record down again, which then counts in place of the one before."""
+        append_line(self.folder / "rounds.jsonl", record_to_json(record, self.schema))
 
     def last_state(self) -> State | None:
         """The state of the newest checkpoint that is whole; a damaged file is set aside and named."""
@@ -129,6 +134,37 @@ class Run:
             )
         self._forget_after(state.round if state else 0)
         return state
+
+    def states(self) -> list[State]:
+        """The states of all checkpoints that are whole, the oldest first."""
+        found = []
+        for path in sorted((self.folder / "checkpoints").glob("*.safetensors")):
+            with suppress(Damaged):
+                found.append(self._read_state(f"checkpoints/{path.name}"))
+        return found
+
+    def rewrite(self, change: Callable[[State], State]) -> list[str]:
+        """Write each checkpoint anew, changed; the names of those that were. One that is damaged is deleted."""
+        names = []
+        for path in sorted((self.folder / "checkpoints").glob("*.safetensors")):
+            name = f"checkpoints/{path.name}"
+            with suppress(Damaged):
+                state = change(self._read_state(name))
+                files = {client: self._digests[client][1] for client in state.digests}
+                self._store.write(name, state_to_bytes(state, files))
+            names.append(name)
+        for path in (self.folder / "checkpoints").glob("*.damaged"):
+            path.unlink()
+        return names
+
+    def go_back(self, round: int) -> None:
+        """Drop what was played after a round: its records, checkpoints and the final model."""
+        for path in (self.folder / "checkpoints").glob("*.safetensors"):
+            if int(path.stem) > round:
+                path.unlink()
+        for name in ("model.safetensors", CURVES):
+            (self.folder / name).unlink(missing_ok=True)
+        self._forget_after(round)
 
     def records(self) -> list[Record]:
         """The rounds so far, each once."""
@@ -183,6 +219,9 @@ class Run:
         self._store.write(f"checkpoints/{state.round:06d}.safetensors", state_to_bytes(state, digests))
         for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
             old.unlink()
+        for path in (self.folder / "digests").glob("*"):
+            if not path.name.startswith(tuple(f"{client:04d}-" for client in state.digests)):
+                path.unlink()  # its client no longer lets a digest stand in for it
 
     def _save_digest(self, client: int, state: State) -> str:
         """A digest is written once, when it is new."""

@@ -15,6 +15,7 @@ from holdfast.core.failures import SENTENCES
 from holdfast.flower.deploy.policy import SitePolicy, carry_privacy, fingerprint_of, read_site_policy
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.inprocess import InProcessGrid
+from holdfast.flower.engine.moderator import play_over
 from holdfast.privacy.ledger import read_ledger
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.store import History
@@ -24,6 +25,7 @@ PRIVACY = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\nprot
 
 def play_with(folder: Path, wanted: Experiment, policy: str, run: str = "run", **more: Any) -> History:
     """Play with a policy at site 1; with `names`, keys vouch for the nodes."""
+    folder.mkdir(exist_ok=True)
     (folder / "policy.toml").write_text(f"min_records = 0\n{policy}")
     grid = InProcessGrid(client_app(wanted), nodes(folder, wanted.clients), **more)
     grid.nodes[101]["policy"] = str(folder / "policy.toml")
@@ -64,7 +66,26 @@ def test_a_digest_that_the_policy_keeps_does_not_leave(tmp_path: Path) -> None:
     history = play_with(tmp_path, wanted, "digest = false")
     assert history.state is not None
     assert list(history.state.digests) == [0]
-    assert f"client 1: {SENTENCES['digest-kept']}" in history.records[0].notes
+    assert f"client 1's digest is refused: there is none ({SENTENCES['digest-kept']})" in history.records[0].notes
+    alone = private(absence="feddig", algorithm="oneshot", rounds=1, clients=2)
+    history = play_with(tmp_path / "alone", alone, "digest = false")
+    assert history.records[0].absent[1].endswith(SENTENCES["digest-kept"])
+
+
+def test_a_refresh_that_the_policy_refuses_ends_the_old_digest(tmp_path: Path) -> None:
+    wanted = private(absence="feddig:refresh=1", clients=3, rounds=2, scenario="none")
+    (tmp_path / "policy.toml").write_text("min_records = 0\n")
+    grid = InProcessGrid(client_app(wanted), nodes(tmp_path, wanted.clients))
+    grid.nodes[101]["policy"] = str(tmp_path / "policy.toml")
+
+    def after_round(record: Any) -> None:
+        (tmp_path / "policy.toml").write_text("min_records = 0\ndigest = false\n")
+
+    out = {"out": str(tmp_path / "run"), "gather": 0.5}
+    history = play_over(grid, wanted, out, watch=after_round)
+    assert history.state is not None
+    assert sorted(history.state.digests) == [0, 2]
+    assert {path.name[:4] for path in (tmp_path / "run" / "digests").iterdir()} == {"0000", "0002"}
 
 
 @pytest.mark.parametrize("by_key", [False, True])

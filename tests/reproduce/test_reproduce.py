@@ -260,6 +260,18 @@ def test_data_that_are_not_there() -> None:
     assert "--data" in left_out[0]
 
 
+def test_another_task_is_read_from_the_folder_that_is_named() -> None:
+    wanted = reproduction("feddig-table1", "small")
+    row, column = wanted.rows[0], wanted.columns[0]
+    wish = Wish("feddig-table1", data=Path("here"), changes=("task=ocr-letters",))
+    assert reproducing.table_for(wanted, row, column, 0, wish)["data"] == "here"
+    own = replace(wish, changes=("task=ocr-letters", "data=there"))
+    assert reproducing.table_for(wanted, row, column, 0, own)["data"] == "there"
+    assert "data" not in reproducing.table_for(wanted, row, column, 0, replace(wish, changes=())), (
+        "fashion-mini is here"
+    )
+
+
 def test_the_same_experiment_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducing, "make_plan", lambda experiment: None)
     wanted, wish = reproduction("feddig-fig8", "small"), Wish("feddig-fig8", seeds=(0,), changes=tuple(TINY))

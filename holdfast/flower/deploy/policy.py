@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -59,6 +60,7 @@ KINDS: dict[str, type] = {
     "approvers": str,
     "privacy": dict,
 }
+WITHDRAWN = "withdrawn.json"
 CARRIED = "# Written from [privacy] of the site's policy file: change it there."
 
 
@@ -144,6 +146,18 @@ def bind_client(folder: Path, client: int, clients: int) -> None:
         raise Refusal("identity", f"{path} is damaged, so it is not known which client this site is.") from None
     if bound != client:
         raise Refusal("identity", f"this site is client {bound} of the experiment, and is asked as client {client}.")
+
+
+def withdraw(folder: Path, by: str) -> None:
+    """Note in a site's folder of an experiment that the site has withdrawn from it, for good."""
+    make_folder(folder)
+    note = {"by": by, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    write_file(folder / WITHDRAWN, json.dumps(note).encode())
+
+
+def check_withdrawn(folder: Path) -> None:
+    if (folder / WITHDRAWN).exists():
+        raise Refusal("withdrawn", f"this site has withdrawn from the experiment: {folder / WITHDRAWN}.")
 
 
 def draw_token(folder: Path) -> str:

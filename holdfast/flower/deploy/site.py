@@ -27,24 +27,26 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import TRAIN, Client, check_open, perform
+from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
 from holdfast.core.randomness import rng
-from holdfast.core.types import Message
+from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
 from holdfast.data.natural import split_by
 from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
+from holdfast.digests.release import excuse
 from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
     carry_privacy,
     check_experiment,
+    check_withdrawn,
     draw_token,
     fingerprint_of,
     read_site_policy,
@@ -211,6 +213,7 @@ class Site:
                 f"{self.fingerprint[:12]}...; install the same app on both.",
             )
         if not rehearsed:
+            check_withdrawn(self.memory)
             check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
 
@@ -261,14 +264,17 @@ class Site:
             check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
         book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
+        if message.job == DIGEST.name and not self.policy.digest:
+            raise Refusal("digest-kept", "policy: digest = false, and the experiment asks for nothing else.")
+        kept: Tensors = {}
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
-            notes.append("digest-kept")
+            kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
         if notes:
             scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
-        tensors = as_sent(reply.tensors, letter.half)
+        tensors = as_sent({**reply.tensors, **kept}, letter.half)
         if self.signing_key is not None and message.job == TRAIN.name:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)

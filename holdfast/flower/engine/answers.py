@@ -6,7 +6,7 @@ from flwr.app import Message as Packet
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import absence
-from holdfast.core.types import Absent, Message, Reply
+from holdfast.core.types import WITHDREW, Absent, Message, Reply
 from holdfast.engines.checked import checked
 from holdfast.flower.engine.codec import decode
 
@@ -29,6 +29,8 @@ def read_answer(packet: Packet, message: Message, bound: int, site: str = "its s
         letter = decode(packet.content, bound)
     except HoldfastError as error:
         return Absent(message.client, f"sent a message that was refused: {error}")
+    if letter.error == "withdrawn":
+        return Absent(message.client, f"{WITHDREW}: its digest is deleted, and it is not asked again")
     if letter.error == "approval":
         return Absent(message.client, f"{WAITS} at {site}")
     if letter.error:

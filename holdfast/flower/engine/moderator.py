@@ -43,7 +43,7 @@ from holdfast.play import Engine, Watch, resume, run
 from holdfast.round import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import EXCHANGES, History, Run
 
 log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever follows the run
 SETTINGS: dict[str, Any] = {
@@ -128,7 +128,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
                 settings["enough"] or None,
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
-            folder and folder / "exchanges.jsonl",
+            folder and folder / EXCHANGES,
             pull,
             patience=settings["approval"],
         )

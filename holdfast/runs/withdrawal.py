@@ -1,0 +1,103 @@
+"""A member that withdraws: what a run's folder keeps of it is deleted, and `forgotten.jsonl` says what was done.
+
+Its digest goes from every file of the run: digests/, what the client itself keeps in clients/ (where it lives on this
+machine; its ledger stays, as what was released was released), and checkpoints, which are written anew without what they
+hold of the client alone. What the model has learnt from it does not go by deleting files: see play.forget.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from holdfast.core.files import append_line, read_lines
+from holdfast.core.types import WITHDREW, Absent, Federation, Message, Reply
+from holdfast.privacy.gate import LEDGER, POLICY
+from holdfast.round import Record
+from holdfast.runs.store import Run
+
+LOG = "forgotten.jsonl"
+TRAINED_AGAIN = "trained again without it"
+REPLAYED = "played again without it, from round {}"
+STILL_KNOWS = "still knows"
+NEVER_KNEW = "never knew it"
+PAGES = ("report.html", "privacy.html")  # made of the run's files; they can be made again
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was done for one member that withdrew."""
+
+    client: int
+    name: str
+    when: str
+    deleted: tuple[str, ...]  # files
+    model: str  # what became of what the model knew
+
+    @property
+    def sentence(self) -> str:
+        """What was done, for a report."""
+        knows = "still knows what it learnt from it" if self.model == STILL_KNOWS else self.model
+        return f"{self.name} withdrew: {len(self.deleted)} files of it were deleted; the model {knows}."
+
+
+def forgotten_in(folder: Path | None) -> list[Forgotten]:
+    """All that were forgotten in a run, the newest word on each."""
+    lines = [] if folder is None else read_lines(folder / LOG)
+    found = {}
+    for line in lines:
+        client, deleted = line.get("client"), line.get("deleted")
+        if type(client) is int and isinstance(deleted, list):
+            name, when, model = (str(line.get(word, "")) for word in ("name", "when", "model"))
+            found[client] = Forgotten(client, name, when, tuple(map(str, deleted)), model)
+    return list(found.values())
+
+
+def write_forgotten(folder: Path, client: int, name: str, deleted: Sequence[str], model: str) -> Forgotten:
+    done = Forgotten(client, name, datetime.now(UTC).isoformat(timespec="seconds"), tuple(deleted), model)
+    append_line(folder / LOG, asdict(done))
+    return done
+
+
+def delete_files(run: Run, client: int) -> list[str]:
+    """Delete what the run's folder keeps of a client alone; the names of what was deleted or written anew."""
+    folder, gone = run.folder, run.rewrite(lambda state: state.without([client]))
+    own = folder / "clients" / f"{client:04d}"
+    for path in sorted(own.iterdir()) if own.is_dir() else ():
+        if not path.name.startswith((LEDGER, POLICY)):
+            gone += [f.relative_to(folder).as_posix() for f in sorted(path.rglob("*")) if f.is_file()]
+            gone += [path.relative_to(folder).as_posix()] if path.is_file() else []
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    aside = [*(folder / "checkpoints").glob("*.damaged"), *(folder / name for name in PAGES)]
+    for path in [*sorted((folder / "digests").glob(f"{client:04d}-*")), *aside]:
+        if path.is_file():
+            gone.append(path.relative_to(folder).as_posix())
+            path.unlink()
+    return gone
+
+
+def first_heard(records: Sequence[Record], client: int) -> int | None:
+    """The first round, counted from 1, in which a client answered, so that the model may have learnt from it."""
+    return min((r.round for r in records if r.was_asked(client) and client not in r.absent), default=None)
+
+
+class Without:
+    """A federation in which some have withdrawn: nobody asks them."""
+
+    def __init__(self, inner: Federation, withdrawn: Sequence[int]) -> None:
+        self._inner, self._withdrawn = inner, frozenset(withdrawn)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._inner.clients
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        asked = [message for message in messages if message.client not in self._withdrawn]
+        answers = {answer.client: answer for answer in self._inner.ask(asked)}
+        return [answers.get(message.client, Absent(message.client, WITHDREW)) for message in messages]

@@ -1,0 +1,119 @@
+"""A member withdraws: nothing of its digest is left in a run, and the model is made again without it, or says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flower_helpers import in_process, play
+from release_helpers import experiment
+from typer.testing import CliRunner
+
+from holdfast.cli import app
+from holdfast.core.errors import HoldfastError
+from holdfast.core.tensors import bytes_of
+from holdfast.core.types import State
+from holdfast.flower.deploy.policy import fingerprint_of, withdraw
+from holdfast.flower.engine.moderator import play_over
+from holdfast.play import forget, resume, run
+from holdfast.runs.store import Run
+from holdfast.runs.withdrawal import STILL_KNOWS, forgotten_in
+
+NOBODY_AWAY = {"scenario": "none", "clients": 3, "workers": 0}
+ROUNDS = {**NOBODY_AWAY, "absence": "feddig", "rounds": 3}
+
+
+def traces(folder: Path, state: State, client: int) -> list[str]:
+    """The files of a folder in which a part of a client's digest can be found."""
+    parts = [bytes_of(tensor) for tensor in state.digests[client].values()]
+    others = b"".join(bytes_of(t) for c, sealed in state.digests.items() if c != client for t in sealed.values())
+    pieces = [part[start : start + 64] for part in parts for start in range(0, len(part) - 63, 64)]
+    marks = [piece for piece in pieces if piece not in others and any(piece)][:50]
+    assert marks
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files if any(m in path.read_bytes() for m in marks))
+
+
+def test_a_model_of_digests_is_as_if_the_member_had_never_been_asked(tmp_path: Path) -> None:
+    settings = {**NOBODY_AWAY, "absence": "feddig:mode=sums", "algorithm": "oneshot", "rounds": 1, "model": "auto"}
+    history = run(experiment(**settings), tmp_path / "run")
+    assert history.state is not None
+    assert traces(tmp_path / "run", history.state, 1)
+    done = CliRunner().invoke(app, ["forget", str(tmp_path / "run"), "--site", "site-1"])
+    assert done.exit_code == 0, done.output
+    assert "trained again without it" in " ".join(done.output.split())
+    assert traces(tmp_path / "run", history.state, 1) == []
+    ours = Run.open(tmp_path / "run")
+    state = ours.last_state()
+    never = run(experiment(**{**settings, "scenario": "intervals:away=[[1,1,2]]"}), tmp_path / "never").state
+    assert state is not None
+    assert never is not None
+    assert all(torch.equal(weight, never.model[name]) for name, weight in state.model.items())
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (tmp_path / "never/model.safetensors").read_bytes()
+    assert not all(torch.equal(weight, history.state.model[name]) for name, weight in state.model.items())
+    assert sorted(state.digests) == [0, 2]
+    [record] = ours.records()
+    assert record.absent == {1: "has withdrawn"}
+    assert sorted(record.weights) == [0, 2]
+    assert any("trained again without it" in note for note in record.notes)
+    assert resume(tmp_path / "run").records == [record]
+
+
+def test_a_model_of_rounds_still_knows_unless_it_is_played_again(tmp_path: Path) -> None:
+    wanted = experiment(**ROUNDS)
+    history = run(wanted, tmp_path / "run")
+    assert history.state is not None
+    assert traces(tmp_path / "run", history.state, 1)
+    assert forget(tmp_path / "run", "client 1").model == STILL_KNOWS
+    assert traces(tmp_path / "run", history.state, 1) == []
+    [told] = forgotten_in(tmp_path / "run")
+    assert told.model == STILL_KNOWS
+    assert told.sentence in Run.open(tmp_path / "run").records()[-1].notes
+    assert "digests/0001-000001.safetensors" in told.deleted
+    assert forget(tmp_path / "run", "client 1", replay=True).model == "played again without it, from round 1"
+    again = Run.open(tmp_path / "run")
+    assert [record.absent for record in again.records()] == [{1: "has withdrawn"}] * 3
+    state = again.last_state()
+    never = run(experiment(**{**ROUNDS, "scenario": "intervals:away=[[1,1,4]]"}), tmp_path / "never").state
+    assert state is not None
+    assert never is not None
+    assert all(torch.equal(weight, never.model[name]) for name, weight in state.model.items())
+    assert traces(tmp_path / "run", history.state, 1) == []
+
+
+def test_a_run_is_played_again_from_where_the_member_joined(tmp_path: Path) -> None:
+    joins = experiment(**{**ROUNDS, "scenario": "intervals:away=[[1,1,3]]"})  # it comes in round 3
+    run(joins, tmp_path / "run")
+    assert forget(tmp_path / "run", "client 1").model == "played again without it, from round 3"
+    assert Run.open(tmp_path / "run").records()[2].absent == {1: "has withdrawn"}
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_site_withdraws_over_flower(tmp_path: Path) -> None:
+    wanted = experiment(**{**ROUNDS, "absence": "feddig"})
+    grid = in_process(tmp_path, wanted)
+    seen: list[State] = []
+
+    def after_round(record: Any) -> None:
+        state = Run.open(tmp_path / "run").states()[-1]
+        if record.round == 1:
+            seen.append(state)
+            withdraw(tmp_path / "site-1" / fingerprint_of(wanted)[:16], "Dr. Meier")
+
+    history = play_over(grid, wanted, {"out": str(tmp_path / "run"), "gather": 0.5}, watch=after_round)
+    second, third = history.records[1:]
+    assert second.absent == {1: "has withdrawn: its digest is deleted, and it is not asked again"}
+    assert third.absent.keys() == {1}
+    assert second.stand_ins == third.stand_ins == []  # its digest does not stand in, not even once
+    assert any("still knows" in note for note in second.notes)
+    assert traces(tmp_path / "run", seen[0], 1) == []
+    assert play(tmp_path, wanted, grid).records == history.records
+
+
+def test_who_is_not_there_cannot_be_forgotten(tmp_path: Path) -> None:
+    run(experiment(**{**ROUNDS, "rounds": 1, "scenario": "intervals:away=[[1,1,2]]"}), tmp_path / "run")
+    with pytest.raises(HoldfastError, match=r"there is no 'nobody'"):
+        forget(tmp_path / "run", "nobody")
+    assert forget(tmp_path / "run", "client 1").model == "never knew it"

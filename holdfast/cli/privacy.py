@@ -129,12 +129,18 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
     from dataclasses import asdict
 
     from holdfast.audit.budget import try_splits
+    from holdfast.audit.planning import settings_for, too_small
     from holdfast.play import one_thread
+    from holdfast.runs.build import make_plan
 
     with one_thread():
         splits = try_splits(experiment, epsilon, delta)
+        plan = make_plan(experiment)
+        about = plan.method.bench.about
+        best = settings_for(splits[0].digest, delta, 1, about.feature_shape, about.classes)
+        warning = too_small(plan, best)
     if json:
-        typer.echo(json_text.dumps({"splits": [asdict(split) for split in splits]}))
+        typer.echo(json_text.dumps({"splits": [asdict(split) for split in splits], "warning": warning}))
         return
     view = Table(title=f"Epsilon {epsilon:g} at delta {delta:g}, divided", title_justify="left")
     for name in ("setting", "for the digest", "both together", "accuracy"):
@@ -143,6 +149,8 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
         view.add_row(split.words, f"{split.share:.0%}", f"{split.total:.4g}", f"{split.accuracy:.1%}")
     console = screen()
     console.print(view)
+    if warning:
+        console.print(f"[yellow]![/] {escape(warning)}")
     console.print(
         "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
     )

@@ -38,7 +38,8 @@ OPENED = {  # what `open` names: jobs, for short
     "test": ("reports", "backdoors"), "evaluate": ("metrics",), "panel": ("panel",), "replay": ("panel",),
     "confirm": ("panel",),
 }  # fmt: skip
-MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
+SECURE_SUM = "secure-sum"  # of digests, of which only the members' total leaves
+MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD, SECURE_SUM)
 
 
 @dataclass(frozen=True)

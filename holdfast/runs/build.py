@@ -54,6 +54,7 @@ from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_
 from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
 from holdfast.trust.backdoor_probe import IMAGES, Stamped, fit_for_squares, stamp_everywhere
@@ -106,6 +107,7 @@ class Plan:
             absence=method.absence,
             poisoned=poisoned,
             guard=self.guard,
+            secure=method.secure,
             augment=self.augment,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
@@ -247,6 +249,8 @@ def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> 
 def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, Method]:
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
+    if isinstance(options, SecureSum):
+        return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method
     if experiment.precision != "float32":  # its rounding is far beyond what the bound on each gradient allows for

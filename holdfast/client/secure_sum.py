@@ -25,7 +25,7 @@ from holdfast.core.types import Tensors
 from holdfast.digests.release import ReleaseOptions
 from holdfast.jobs import Job, register
 from holdfast.privacy import total_moments as totals
-from holdfast.privacy.gate import check_delta, let_out
+from holdfast.privacy.gate import SITE, check_delta, let_out
 from holdfast.privacy.moment_noise import LEAST_RADIUS, Centres
 from holdfast.privacy.noise import Whole, system
 from holdfast.secure_sum.keys import simulated_key
@@ -70,7 +70,7 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
         return len(client.train)
 
     def perform(self, client: Client, asked: SumRequest, round: int) -> SumReply:
-        if client.secure is None or asked.stage not in (1, 2):
+        if client.secure is None or asked.stage not in (1, 2) or at_site(client):
             raise Refusal("job", "a step of a secure sum was asked for, and the run has none.")
         key = (round, asked.stage, asked.attempt)
         letters = {int(name): bytes_of(letter) for name, letter in asked.letters.items() if name.isdecimal()}
@@ -166,6 +166,12 @@ def read_centres(sent: Tensors, classes: int, k: int) -> Centres:
     if not (np.abs(found.means) <= 1.001).all() or not ((found.radii >= LEAST_RADIUS) & (found.radii <= 1)).all():
         raise Refusal("question", "the centres of a secure sum are beyond what records can have.")
     return found
+
+
+def at_site(client: Client) -> bool:
+    """Whether this is a real site, whose members' keys are not exchanged yet."""
+    ledger = house_of_client(client).ledger
+    return ledger is not None and (ledger.parent / SITE).is_file()
 
 
 def opened_by(client: Client) -> dict[str, tuple[int, ...]]:

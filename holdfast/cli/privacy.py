@@ -93,6 +93,11 @@ def plan_command(
         raise HoldfastError(f"--curve {curve!r}: expected numbers such as 1,3,10.") from None
     with one_thread():
         plan = make_plan(experiment)
+        if not plan.task.kind.has_classes:
+            raise HoldfastError(
+                f"privacy plan: it tries digests of classes, and this task is of kind {plan.task.kind.name!r}, of "
+                "which noisy sums leave: set absence.mode = 'moments' and its epsilon, which is what they cost."
+            )
         about = plan.method.bench.about
         settings = settings_for(epsilon, delta, releases, about.feature_shape, about.classes)
         warning = too_small(plan, settings)

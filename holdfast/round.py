@@ -34,12 +34,8 @@ from holdfast.core.types import (
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
 from holdfast.data.metrics import ACCURACY, Measure
-<<<<<<< HEAD
 from holdfast.one_total import Exchange, learn_total
-from holdfast.selection import select
-=======
 from holdfast.selection import remembered, select
->>>>>>> main
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.base import check_judgement
 from holdfast.trust.robust.merging import average_buffers
@@ -224,7 +220,6 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
     )
 
 
-<<<<<<< HEAD
 def exchange_total(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
     """The same where protect = "secure-sum": the moderator learns the members' total alone, and fits a head to that."""
     clock, exchange = Clock(), Exchange(federation, method, state.round)
@@ -258,10 +253,7 @@ def exchange_total(state: State, federation: Federation, method: Method) -> tupl
     )
 
 
-def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
-=======
 def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
->>>>>>> main
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
     common = method.shared(state.model, state.buffers)
     server = method.algorithm.broadcast(state.algorithm)

@@ -42,11 +42,8 @@ from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
-<<<<<<< HEAD
 from holdfast.digests.moments import MomentDigest
-=======
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
->>>>>>> main
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
 from holdfast.heads.of_run import fit_run, fit_total

@@ -27,12 +27,9 @@ from holdfast.privacy.dp_sgd import Guard
 from holdfast.privacy.gate import House, house_of, let_out, pass_gate
 from holdfast.privacy.ledger import OPENED, Policy
 from holdfast.privacy.noise import system
-<<<<<<< HEAD
+from holdfast.privacy.patients import first_each, for_patients
 from holdfast.secure_sum.member import Member
 from holdfast.secure_sum.options import SecureSum
-=======
-from holdfast.privacy.patients import first_each, for_patients
->>>>>>> main
 from holdfast.trust.backdoor_probe import Stamped
 from holdfast.trust.base import Trust
 

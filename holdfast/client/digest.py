@@ -38,13 +38,9 @@ class SendDigest(Job[Client, DigestRequest, DigestReply]):
     def perform(self, client: Client, asked: DigestRequest, round: int) -> DigestReply:
         if not client.algorithm.one_message:
             raise Refusal("job", "a 'digest' alone was asked for, but the run's algorithm trains.")
-<<<<<<< HEAD
         if client.secure is not None:
             raise Refusal("job", "a 'digest' was asked for, but only the members' total leaves in this run.")
-        return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), len(client.train))
-=======
         return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), counted(client))
->>>>>>> main
 
 
 DIGEST = register(SendDigest())

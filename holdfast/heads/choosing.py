@@ -47,12 +47,8 @@ SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
 }
 SERVER_STEP = "server-step"
 HEADS = (*SOLVED, SERVER_STEP)
-<<<<<<< HEAD
-OF_MOMENTS = "qda"
-OF_TOTAL = "lda"  # of moments without classwise ones
-=======
 OF_MOMENTS = "lda"
->>>>>>> main
+OF_TOTAL = "lda"  # of moments without classwise ones
 LEFT_OUT = 5  # one row of so many
 
 LEAST_SQUARES, LOG_ODDS, LIKELIEST = (

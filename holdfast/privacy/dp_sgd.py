@@ -39,11 +39,8 @@ from holdfast.privacy.dp_steps import GRID, Noisy
 from holdfast.privacy.gate import check_delta, house_of, let_out
 from holdfast.privacy.ledger import DP_SGD, SECURE_SUM
 from holdfast.privacy.noise import Source, system
-<<<<<<< HEAD
-from holdfast.secure_sum.options import SecureSum
-=======
 from holdfast.privacy.patients import for_patients
->>>>>>> main
+from holdfast.secure_sum.options import SecureSum
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody

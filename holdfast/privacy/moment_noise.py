@@ -88,7 +88,6 @@ class Deviations:
 
     first: float
     second: float
-<<<<<<< HEAD
     own: float = field(default=CLASSWISE, kw_only=True)  # s; 0: no class has a second moment of its own
 
     def of_count(self) -> float:
@@ -97,7 +96,7 @@ class Deviations:
 
     def of_sum(self, radius: Array | float) -> Array:
         """Deviation of the noise in each coordinate of a class's sum, both stages together."""
-        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (np.asarray(radius) * self.second) ** 2))
+        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (distance(radius) * self.second) ** 2))
 
     @property
     def of_classwise(self) -> float:
@@ -113,9 +112,6 @@ class Deviations:
 class Scales(Deviations):
     """The noise of a digest's parts in whole numbers besides."""
 
-=======
-    own: float  # s
->>>>>>> main
     counts: Fraction  # of stage 1, and so on
     sums: Fraction
     counts_2: Fraction
@@ -130,25 +126,6 @@ class Scales(Deviations):
         parts += [(2 * k, self.classwise[0]), (2 * pairs, self.classwise[1])]
         parts += [(k, self.shared[0]), (pairs, self.shared[1])]
         return [(count, float(scale)) for count, scale in parts if count]
-
-<<<<<<< HEAD
-=======
-    def of_count(self) -> float:
-        """Deviation of the noise in a class's count, both stages together."""
-        return 1 / math.sqrt(1 / self.first**2 + (WEIGHT / 2 / self.second) ** 2)
-
-    def of_sum(self, radius: Array | float) -> Array:
-        """Deviation of the noise in each coordinate of a class's sum, both stages together."""
-        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (distance(radius) * self.second) ** 2))
-
-    @property
-    def of_classwise(self) -> float:
-        """Deviation of the noise on the diagonal of a class's second moment of u."""
-        return self.second / math.sqrt(self.own)
-
-    @property
-    def of_shared(self) -> float:
-        return self.second / math.sqrt(1 - self.own)
 
 
 def distance(radius: Array | float) -> Array:
@@ -165,7 +142,6 @@ def classwise_share(ratio: float) -> float:
     """
     return CLASSWISE * min(1.0, max(ratio / CLEAR, 0.1) ** 2)
 
->>>>>>> main
 
 @lru_cache(maxsize=64)
 def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, float]:
@@ -184,7 +160,7 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, flo
         scales = Scales(
             first,
             second,
-            share,
+            own=share,
             counts=scale_at_least(first * STEPS),
             sums=scale_at_least(first * STEPS),
             counts_2=scale_at_least(second / (WEIGHT / 2) * STEPS),

@@ -223,7 +223,7 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
 def exchange_total(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
     """The same where protect = "secure-sum": the moderator learns the members' total alone, and fits a head to that."""
     clock, exchange = Clock(), Exchange(federation, method, state.round)
-    asked = select(method.selection, federation.clients, state, method.seed)
+    asked = [*select(method.selection, federation.clients, state, method.seed)]
     after, notes = state, exchange.notes
     try:
         total = learn_total(exchange, method.absence, asked)

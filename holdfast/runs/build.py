@@ -251,6 +251,8 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if isinstance(options, SecureSum):
+        if method.bench.about.person is not None:
+            raise HoldfastError("protect: 'secure-sum' promises for records, not for patients so far; leave it out.")
         return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method

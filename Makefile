@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference site dist clean
+.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -54,6 +54,7 @@ evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
 	$(BIN)/python benchmarks/audits.py
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
+	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
 
 # A wheel in dist/.
 dist: setup
@@ -61,6 +62,15 @@ dist: setup
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
 	@rm -rf build
 	@ls dist
+
+# A container of it: docs/deploying.md.
+image: dist
+	docker build -t holdfast -f deploy/Dockerfile .
+
+# What of the package the quick tests reach.
+coverage: setup
+	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
+	$(BIN)/python -m coverage report --skip-covered --sort cover
 
 # docs/reference.md, made of the code.
 reference: setup

@@ -32,6 +32,7 @@ class About:
     signed: bool = True  # whether features can be negative, as far as is known
     norm_bound: float | None = None  # no feature vector is longer
     kind: str = "classes"  # of targets, as kind_of reads it
+    person: str | None = None  # the fact that says whose a sample is: promises are then for a patient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,11 @@ class Context:
         """Tensors of the names, shapes and types of an update's."""
         common = self.shared(state.model, state.buffers)
         return {"delta": common["model"], "buffers": common["buffers"], "extra": self.algorithm.extra(common["model"])}
+
+    def frozen(self) -> list[str]:
+        """The weights that no update may move."""
+        names = (name for name, _ in self.bench.model.named_parameters())
+        return [name for name in names if self.algorithm.shares(name) and not self.learning.factor(name)]
 
     def recalls(self, state: State, client: int) -> int | None:
         """Which version of what it keeps at home a client is to test with, if it keeps any."""

@@ -54,7 +54,7 @@ def title_of(text: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File("site.css", str(Path(__file__).parent), config.site_dir, config.use_directory_urls))
     for name in BESIDE:
-        files.append(File.generated(config, name, content=inside((ROOT / name).read_text())))
+        files.append(File.generated(config, name, content=(ROOT / name).read_text()))
     for path in TUTORIALS:
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=as_page(path)))
     files.append(File.generated(config, "api.md", content=api()))
@@ -70,8 +70,8 @@ def as_page(path: Path) -> str:
 
 
 def inside(text: str) -> str:
-    """A page from beside docs/, with its links as they are within the site."""
-    text = re.sub(r"\]\(docs/", "](", text)
+    """A page with its links as they are within the site: pages from beside docs/ stand in it, the code does not."""
+    text = re.sub(rf"\]\((?:docs/|\.\./(?={'|'.join(BESIDE)}))", "](", text)
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)?(?:holdfast|tests|benchmarks|examples|README\.md)[^)]*\)", r"\1", text)
 
 
@@ -87,6 +87,7 @@ def api() -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    markdown = inside(markdown)
     if page.file.src_uri == "methods/index.md":
         return markdown + "\n" + "\n".join(overview())
     kind, name = page.meta.get("kind"), page.meta.get("name")

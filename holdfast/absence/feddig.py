@@ -42,6 +42,7 @@ from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
+from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
 from holdfast.heads.of_run import fit_run
@@ -51,6 +52,7 @@ from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.models.networks import buffers_of, fill, weights_of
+from holdfast.privacy.patients import whose_of
 
 __all__ = ["COMPACT", "FedDig", "open_for"]
 
@@ -98,7 +100,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             generator = rng(owner.seed, round, owner.id, "digest attack")
             features, labels = owner.attack.spoil(features, labels, owner.about.classes, generator)
         try:
-            return release(self, owner, features, labels, round, samples.weights)
+            whose = whose_of(samples, owner.about.person)
+            return release(self, owner, features, labels, round, samples.weights, whose)
         except Unwritable:  # the run's own disk: to go on could not be resumed
             raise
         except HoldfastError as error:  # too few samples, a policy, say: its update counts all the same
@@ -135,17 +138,23 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         return digests, refused
 
     def believed(self, state: State) -> Mapping[int, Tensors]:
-        doubted = self.doubts(state)
+        doubted = {*self.doubts(state), *nothing_left(state.absence)}
         return {client: sealed for client, sealed in state.digests.items() if client not in doubted}
 
     def doubts(self, state: State) -> dict[int, str]:
         return doubt.in_words(state.absence)
 
     def review(self, before: State, after: State, context: Context) -> State:
-        """Which digests the others contradict, whenever a new one came."""
+        """Which digests the others contradict, and which classes of the rest are odd, whenever a new one came."""
         if all(before.digests.get(client) is sealed for client, sealed in after.digests.items()):
             return after
-        return replace(after, absence={**after.absence, **doubt.of_all(self, context, after.digests)})
+        cells = {client: doubt.cells_of(self, context, sealed) for client, sealed in after.digests.items()}
+        contradicted = doubt.contradicted(cells)
+        found = doubt.of_all(contradicted, context.clients)
+        if self.mode != "moments":  # what is drawn from moments is pooled over clients: no class can be taken out
+            rest = {client: one for client, one in cells.items() if client not in contradicted}
+            found |= remembered(odd_classes(rest), context.clients, context.bench.about.classes)
+        return replace(after, absence={**after.absence, **found})
 
     def testimony(self, state: State, context: Context) -> Mapping[int, Samples]:
         if context.bench.producer is not None:  # the model reads guidance besides, which no client's digest holds
@@ -205,14 +214,13 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     def samples_for(self, context: Context, state: State, clients: Sequence[int]) -> list[Digest]:
         """What the digests of these clients say, as samples."""
         drawn = samples_from_sums if sums_leave(self, context.bench.about) else samples_of
-        return drawn(self, context, self.believed(state), state.round, clients, state.claims)
+        found = drawn(self, context, self.believed(state), state.round, clients, state.claims)
+        return [without_odd(one, state.absence, client) for client, one in zip(clients, found, strict=True)]
 
     def memory_for(self, state: State, client: int) -> Tensors:
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
 
-    def server_step(
-        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], context: Context
-    ) -> State:
+    def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
         """Lines 20-22; before it, what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, context)}
         after = replace(after, absence=absence)
@@ -286,6 +294,7 @@ class Guided(nn.Module):
 
 def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
     """How the server step learns, from how the clients do in this round."""
+    learning = replace(learning, local_steps=None)
     if first:
         return replace(learning, epochs=WARM)
     return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -35,7 +35,7 @@ class LabelFlip(Attack):
                 raise ValueError(f"pairs are two classes with a dash between, as in 7-1/3-5, got {pair!r}.")
 
     def poison(self, samples: Samples, classes: int, generator: torch.Generator) -> Samples:
-        return Samples(samples.inputs, relabelled(samples.labels, self.becomes(classes)))
+        return replace(samples, labels=relabelled(samples.labels, self.becomes(classes)))
 
     def becomes(self, classes: int) -> list[int]:
         """What each class becomes."""
@@ -99,7 +99,7 @@ class Backdoor(Attack):
             labels[chosen] = self.target
         else:
             labels[chosen] = torch.eye(classes, dtype=labels.dtype)[self.target]
-        return Samples((images, *samples.inputs[1:]), labels)
+        return replace(samples, inputs=(images, *samples.inputs[1:]), labels=labels)
 
     def stamp(self, images: Tensor) -> Tensor:
         """The images with the stamp on them."""

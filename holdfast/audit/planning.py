@@ -155,7 +155,7 @@ class Workshop:
         model = self.plan.model()
         for epoch in range(EPOCHS):
             lr = method.learning.lr * 0.5 * (1 + math.cos(math.pi * epoch / EPOCHS))
-            learning = replace(method.learning, epochs=1, lr=lr)
+            learning = replace(method.learning, epochs=1, local_steps=None, lr=lr)
             batches = rng(seed, epoch, -1, "plan")
             train(model, Samples((features,), labels), learning, batches, TaskLoss(method.bench.loss))
         accuracy = float(right_or_wrong(outputs_of(model, self.test), self.test.labels).mean())

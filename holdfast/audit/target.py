@@ -21,7 +21,7 @@ from holdfast.core.types import Tensors
 from holdfast.data.metrics import moving_sums
 from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments, read_manifest
-from holdfast.digests.release import claim_of, paper_claim
+from holdfast.digests.release import claim_of, for_record, paper_claim
 from holdfast.digests.sums import is_sums, open_sums, read_sums_manifest
 from holdfast.encoders import never_negative
 from holdfast.privacy.accounting import compose
@@ -31,6 +31,7 @@ from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.gate import House, beside, house_of
 from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
+from holdfast.privacy.patients import for_patients, patients_in
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.store import Run
@@ -128,12 +129,14 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
     if not 0 <= client < len(plan.parts):
         raise HoldfastError(f"--client: there are clients 0 to {len(plan.parts) - 1}, not {client}.")
     options, about, updates = plan.method.absence, plan.method.bench.about, None
+    promise = for_record if about.person is None else for_patients
     if plan.guard is not None:
-        claim = plan.guard.claim(len(plan.parts[client][0]), plan.method.learning, system())
-        updates = Updates(claim, experiment.rounds)
+        own = plan.task.train.take(plan.parts[client][0])
+        claim = plan.guard.claim(patients_in(own, about.person), plan.method.learning, system())
+        updates = Updates(promise(claim), experiment.rounds)
     if isinstance(options, FedDig):
         signed = not never_negative(experiment.encoder)
-        claim = claim_of(options, about.feature_shape, about.classes, signed)
+        claim = promise(claim_of(options, about.feature_shape, about.classes, signed))
         releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
         shape = about.feature_shape
         return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
@@ -153,15 +156,16 @@ def _counts(policy: Policy | None, subject: Subject) -> Iterator[Claim]:
     plan = subject.plan
     if policy is None or plan is None:
         return
+    promise = for_record if plan.task.person is None else for_patients
     _, count, reach = moving_sums(plan.task.metrics)
     if policy.rule("metrics").state == NOISED and count:
         claim = noised_counts([0.0] * count, reach, policy.rule("metrics").epsilon, policy.delta, system())[1]
-        yield from [claim] * math.ceil(plan.experiment.rounds / plan.experiment.evaluate_every)
+        yield from [promise(claim)] * math.ceil(plan.experiment.rounds / plan.experiment.evaluate_every)
     if policy.rule("reports").state == NOISED and plan.method.trust.testing(0) is not None:
         others = max(1, plan.experiment.clients - 1)
         epsilon = policy.rule("reports").epsilon
         claim = noised_counts([0.0] * others, math.sqrt(others), epsilon, policy.delta, system())[1]
-        yield from [claim] * plan.experiment.rounds
+        yield from [promise(claim)] * plan.experiment.rounds
 
 
 def _policy(house: House) -> Policy | None:

@@ -76,7 +76,13 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.hostile:
         yield "hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}"
     steps = f"batches of {experiment.batch_size}, lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}"
-    yield "rounds", f"{experiment.rounds} of {plural(experiment.epochs, 'epoch')}, {steps}"
+    work = plural(experiment.epochs, "epoch")
+    if experiment.local_steps is not None:
+        work = plural(experiment.local_steps, "step")
+    yield "rounds", f"{experiment.rounds} of {work}, {steps}"
+    if frozen := plan.method.frozen():
+        tensors = sum(1 for _ in plan.method.bench.model.parameters())
+        yield "frozen", f"{len(frozen)} of {tensors} tensors ({', '.join(experiment.groups or ())})"
     if experiment.selection.name != "all":
         yield "selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round"
 
@@ -96,8 +102,8 @@ def timeline(plan: Plan, width: int = 60) -> list[str]:
 
 
 def foreseen(plan: Plan) -> bool:
-    """Whether it is known before the run who is asked when: a user's own selection may go by what happens."""
-    return plan.experiment.selection.name != "all" and plan.experiment.selection.name in SELECTIONS
+    """Whether it is known before the run who is asked when: most selections go by what happens."""
+    return plan.experiment.selection.name == "uniform"
 
 
 def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:

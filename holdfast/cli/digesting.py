@@ -275,6 +275,7 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     from holdfast.data.task import evenly
     from holdfast.digests.release import check_features, check_kind, make_release
     from holdfast.privacy.noise import system
+    from holdfast.privacy.patients import whose_of
 
     wanted = {"mode": recipe.mode, "spd": recipe.spd, "strategy": recipe.strategy, "weights": recipe.weights}
     wanted |= {"delta": recipe.delta, "bits": recipe.bits, "epsilon": recipe.epsilon}
@@ -285,8 +286,8 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     check_kind(options, about)
     generator = torch.Generator().manual_seed(secrets.randbits(63))
     records = evenly(whole.train)
-    features = encoder.encode(records.inputs[0])
-    sealed, claim = make_release(options, about, features, records.labels, generator, system(), records.weights)
+    features, whose = encoder.encode(records.inputs[0]), whose_of(records, whole.person)
+    sealed, claim = make_release(options, about, features, records.labels, generator, system(), records.weights, whose)
     return safetensors.torch.save(sealed), claim
 
 

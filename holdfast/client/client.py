@@ -25,8 +25,9 @@ from holdfast.privacy.channels import NOISED, OFF
 from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.dp_sgd import Guard
 from holdfast.privacy.gate import House, house_of, let_out, pass_gate
-from holdfast.privacy.ledger import Policy
+from holdfast.privacy.ledger import OPENED, Policy
 from holdfast.privacy.noise import system
+from holdfast.privacy.patients import first_each, for_patients
 from holdfast.trust.backdoor_probe import Stamped
 from holdfast.trust.base import Trust
 
@@ -57,8 +58,18 @@ def perform(client: Client, message: Message) -> Reply:
     job = job_named(message.job)
     check_open(client, message.job)
     start = time.perf_counter()
-    reply = job.answer(client.id, client, message)
+    reply = job.answer(client.id, with_one_each(client, message.job), message)
     return leave(client, message, replace(reply, seconds=time.perf_counter() - start))
+
+
+def with_one_each(client: Client, job: str) -> Client:
+    """The client with one sample of each patient, where the answer leaves with noise: one patient then moves it as one
+    record does.
+    """
+    policy, person = policy_of(client), client.about.person
+    if person is None or policy is None or not any(policy.rule(c).state == NOISED for c in OPENED.get(job, ())):
+        return client
+    return replace(client, train=first_each(client.train, person), validation=first_each(client.validation, person))
 
 
 def check_open(client: Client, job: str) -> None:
@@ -106,7 +117,7 @@ def noised_metrics(client: Client, policy: Policy, told: dict[str, list[float]],
     cut = {metric.name: metric.width - metric.counted for metric in able}
     moving = [one for name, most in cut.items() for one in told[name][:most]]
     noised, claim = noised_counts(moving, reach, policy.rule("metrics").epsilon, policy.delta, system())
-    let_out(house_of_client(client), claim, what)
+    let_out(house_of_client(client), claim if client.about.person is None else for_patients(claim), what)
     found, rest = {}, iter(noised)
     for metric in able:
         moved = [next(rest) for _ in range(cut[metric.name])]
@@ -124,7 +135,7 @@ def noised_accuracies(
     told, count = scalars["accuracies"], scalars["samples"]
     right = [float(math.floor(value * count + 0.5)) for value in told.values()]
     noised, claim = noised_counts(right, math.sqrt(len(right)), policy.rule("reports").epsilon, policy.delta, system())
-    let_out(house_of_client(client), claim, what)
+    let_out(house_of_client(client), claim if client.about.person is None else for_patients(claim), what)
     return {name: min(max(one / count, 0.0), 1.0) for name, one in zip(told, noised, strict=True)}
 
 

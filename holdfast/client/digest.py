@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.client import Client
-from holdfast.client.train import samples_in
+from holdfast.client.train import counted, samples_in
 from holdfast.context import Context
 from holdfast.core.failures import Refusal
 from holdfast.core.types import Tensors
@@ -38,7 +38,7 @@ class SendDigest(Job[Client, DigestRequest, DigestReply]):
     def perform(self, client: Client, asked: DigestRequest, round: int) -> DigestReply:
         if not client.algorithm.one_message:
             raise Refusal("job", "a 'digest' alone was asked for, but the run's algorithm trains.")
-        return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), len(client.train))
+        return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), counted(client))
 
 
 DIGEST = register(SendDigest())

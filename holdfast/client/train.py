@@ -14,11 +14,12 @@ from holdfast.core.randomness import rng, seed_of
 from holdfast.core.types import Reply, Tensors
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, is_number, packed, register
-from holdfast.learning.loop import Shuffled
+from holdfast.learning.loop import plain_gradients
 from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.dp_sgd import Kept
 from holdfast.privacy.dp_steps import Noisy
 from holdfast.privacy.noise import system
+from holdfast.privacy.patients import patients_in, whose_of
 
 NOTES, NOTE = 50, 2000  # at most so many notes of a reply, each of at most so many characters
 
@@ -76,7 +77,8 @@ class Train(Job[Client, TrainRequest, TrainReply]):
         kept, message = Kept(client.memory.folder, client.guard.keep), self.message(client.id, round, asked)
         if answered := kept.read(message):
             return self.read(answered)
-        noisy = client.guard.admit(client, len(client.train), client.learning, round)
+        whose = whose_of(samples_in(client, round), client.about.person)
+        noisy = client.guard.admit(client, counted(client), client.learning, round, whose=whose)
         reply = learn_here(client, asked, round, noisy)
         kept.write(message, Reply(client.id, *packed(reply)))
         return reply
@@ -116,8 +118,6 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
     memory, kept, home, notes = recall_memory(client, asked.accepted, asked.memory)
     samples = samples_in(client, round)
     order = rng(client.seed, round, client.id, "batches")
-    settings = client.learning
-    augmented = client.augment and Shuffled(order, settings.batch_size, settings.precision, client.augment)
     learnt = learn(
         client.model,
         samples,
@@ -131,7 +131,7 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         order=order,
         # A protected model's own chance (dropout) must be nobody's to foresee.
         chance=seed_of(client.seed, round, client.id, "model") if noisy is None else secret(),
-        gradients=noisy or augmented,
+        gradients=noisy or plain_gradients(order, client.learning, client.augment),
         kept=kept,
     )
     client.memory.write(round, learnt.memory)
@@ -140,11 +140,17 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         learnt.buffers,
         learnt.extra,
         client.absence.make_digest(client, samples, round) if asked.digest else {},
-        len(client.train),
+        counted(client),
         learnt.steps,
         notes,
         None if discreet(client) else learnt.loss,
     )
+
+
+def counted(client: Client) -> int:
+    """The samples that a client says it has: its patients, where a promise is for patients."""
+    promises = client.guard is not None or client.absence.protects
+    return patients_in(client.train, client.about.person) if promises else len(client.train)
 
 
 def discreet(client: Client) -> bool:

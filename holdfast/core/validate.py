@@ -9,7 +9,7 @@ a low one the client's own.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,16 +48,17 @@ def validate(
     max_norm: float | None,
     sizes: Sizes,
     steps: Callable[[int], int],
+    frozen: Collection[str] = (),
 ) -> tuple[list[Update], dict[int, str], dict[int, int]]:
     """Well-formed updates; the clients whose update is refused, with the reason; and all claims so far.
 
     `expected` has tensors like those of an update: delta, buffers and extra. `known` are the claims until now, and
-    `steps` says how many steps a client with so many samples takes.
+    `steps` says how many steps a client with so many samples takes; no update may move the `frozen` weights.
     """
     refused: dict[int, str] = {}
     claims = dict(known)
     for reply in replies:
-        if fault := find_fault(reply, expected, max_norm):
+        if fault := find_fault(reply, expected, max_norm) or moved(reply, frozen):
             refused[reply.client] = fault
         else:
             claims.setdefault(reply.client, reply.scalars["samples"])
@@ -118,6 +119,13 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
         if fault := misfit(unpack(reply.tensors, group), wanted):
             return f"{group}/{fault}"
     return too_long(unpack(reply.tensors, "delta"), max_norm)
+
+
+def moved(reply: Reply, frozen: Collection[str]) -> str | None:
+    """The first frozen weight that a well-formed update would move, or None."""
+    return next(
+        (f"delta/{name} moves a frozen weight" for name in frozen if reply.tensors[f"delta/{name}"].any()), None
+    )
 
 
 def bad_count(reply: Reply, name: str) -> str | None:

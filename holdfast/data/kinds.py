@@ -27,7 +27,7 @@ from holdfast.data.class_metrics import (
     Sensitivity,
     Specificity,
 )
-from holdfast.data.losses import Focal, Huber, LabelFocal, Weighted, poisson
+from holdfast.data.losses import Focal, Huber, LabelFocal, Smoothed, Weighted, poisson
 from holdfast.data.metrics import ACCURACY, R2, Accuracy, CountMae, CountRmse, Deviance, Mae, Metric, Rmse
 from holdfast.data.survival import CIndex, Cox, HazardLoss, survival_of
 
@@ -102,7 +102,7 @@ class Classes(Kind):
     has_classes = True
     has_names = True
     answer = "probabilities"
-    losses: ClassVar[Mapping[str, type]] = {"weighted": Weighted, "focal": Focal}
+    losses: ClassVar[Mapping[str, type]] = {"weighted": Weighted, "focal": Focal, "smoothed": Smoothed}
 
     @property
     def loss(self) -> Loss:

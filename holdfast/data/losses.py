@@ -34,6 +34,27 @@ class Weighted:
 
 
 @dataclass(frozen=True)
+class Smoothed:
+    """Cross-entropy with label smoothing: each target is (1 - s) of the truth and s shared by all classes alike.
+
+    Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
+
+    >>> sure = torch.tensor([[math.log(3.0), 0.0]])  # p = 3/4, 1/4: 0.9 (-log 3/4) + 0.1 (-log 1/4)
+    >>> round(float(Smoothed(0.2)(sure, torch.tensor([0]))), 4)
+    0.3975
+    """
+
+    smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1), got {self.smoothing}.")
+
+    def __call__(self, output: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(output, labels, label_smoothing=self.smoothing)
+
+
+@dataclass(frozen=True)
 class Focal:
     """Focal loss: mean of w_y (1 - p_y)^gamma (-log p_y), which makes little of what is known already.
 

@@ -132,4 +132,10 @@ def given_parts(column: str, task: Task, index: Tensor) -> Parts:
     found = [index[parts == names.index(part)] if part in names else index[:0] for part in PARTS]
     if not len(found[0]):
         raise HoldfastError(f"split: column {column!r} leaves a client without samples to train on.")
+    if task.person is not None:
+        apart = torch.cat([torch.unique(task.train.facts[task.person][part]) for part in found])
+        if len(torch.unique(apart)) < len(apart):
+            raise HoldfastError(
+                f"split: column {column!r} puts some person's samples into two parts; give each person one part."
+            )
     return found[0], found[1], found[2]

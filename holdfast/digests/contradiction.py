@@ -1,8 +1,16 @@
 """Which digests the others contradict: poisoned or mislabelled ones, which must neither stand in nor teach.
 
 A digest says where each of its classes lies: n_c samples with mean m_c, in a metric W that is the spread within classes
-(each client's at the same trace, so that nobody is louder). For client i, let M_c be what the *others* say: the median,
-coordinate by coordinate, of their means, where at least three of them hold class c. Then
+(each client's at the same trace, so that nobody is louder).
+
+First the majority is found. Let a_ij be the sum, over the classes c that i and j both hold, of min_d t_cd as below, but
+with j's means in place of M: positive where two agree, negative where they contradict each other. The leading
+eigenvector of the symmetric part of a splits the digests in two camps by sign: all on one side where everybody agrees;
+the honest and the poisoned apart where these tell one story, though they hold most of some classes. The larger camp is
+the majority; of two camps alike in number, both.
+
+For client i, let M_c be what the *others* of the majority say: the median, coordinate by coordinate, of their means,
+where at least three of them hold class c. Then
 
     t_cd = <m_c - (M_c + M_d)/2, M_c - M_d> / (|M_c - M_d|^2 / 2)      +1: where the others have class c, -1: class d
     agreement_i = sum_c n_c min_d t_cd / sum_c n_c,    t in [-1, 1],    c, d over classes that the others know
@@ -33,16 +41,16 @@ from holdfast.digests.received import open_for, open_moments_for
 from holdfast.digests.release import ReleaseOptions
 
 Values = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 OTHERS = 3  # who must hold a class: of two, one could be hostile, and nobody could say which
 FEW = 4  # samples of a class, below which its mean says too little
 BELOW = 0.5  # the median agreement: where noise lowers everybody's, zero alone would be unfair
 FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 
 
-def of_all(options: ReleaseOptions, context: Context, digests: Mapping[int, Tensors]) -> Tensors:
+def of_all(found: Mapping[int, float], clients: int) -> Tensors:
     """What is to be remembered of the digests: the agreement of those that are contradicted, NaN for all others."""
-    found = contradicted({client: cells_of(options, context, sealed) for client, sealed in digests.items()})
-    values = [found.get(client, math.nan) for client in range(context.clients)]
+    values = [found.get(client, math.nan) for client in range(clients)]
     return {"contradicted": torch.tensor(values, dtype=torch.float64)}
 
 
@@ -69,9 +77,12 @@ def contradicted(digests: Mapping[int, Cells]) -> dict[int, float]:
     """The clients whose digest the others contradict, with its agreement."""
     found: dict[int, float] = {}
     left = dict(sorted(digests.items()))
+    camp = majority(left)
     while True:
-        now = dict(zip(left, agreements(list(left.values())), strict=True))
-        usual = statistics.median([agreement for agreement, judged in now.values() if judged] or [0.0])
+        heard = [client in camp for client in left]
+        now = dict(zip(left, agreements(list(left.values()), np.array(heard)), strict=True))
+        judged = [now[client][0] for client in left if client in camp and now[client][1]]
+        usual = statistics.median(judged or [0.0])
         low = min(0.0, usual - BELOW)
         against = [client for client, (agreement, _) in now.items() if agreement < low]
         if usual <= 0 or not against:
@@ -81,8 +92,28 @@ def contradicted(digests: Mapping[int, Cells]) -> dict[int, float]:
         del left[worst]
 
 
-def agreements(digests: Sequence[Cells]) -> list[tuple[float, int]]:
-    """The agreement of each digest with all others, and in how many classes it was judged."""
+def majority(digests: Mapping[int, Cells]) -> set[int]:
+    """The larger of the two camps that the digests fall into; all of them where neither is, or it is too small."""
+    if len(digests) <= OTHERS:
+        return set(digests)
+    cells = list(digests.values())
+    held = np.stack([one.counts for one in cells]) >= FEW
+    means = np.stack([one.means for one in cells]) @ whitening(cells)
+    agreed = np.zeros((len(cells), len(cells)))
+    for i in range(len(cells)):
+        for j in range(len(cells)):
+            known = np.flatnonzero(held[j])
+            if i != j and len(known) > 1:
+                both = [place for place, c in enumerate(known) if held[i, c]]
+                agreed[i, j] = sum(nearest_of(means[i, known[place]], means[j, known], place) for place in both)
+    leading = np.linalg.eigh(agreed + agreed.T)[1][:, -1]
+    camps = [{c for c, side in zip(digests, sign * leading, strict=True) if side > -1e-9} for sign in (1, -1)]
+    larger = max(camps, key=len)
+    return larger if 2 * len(larger) > len(digests) and len(larger) > OTHERS else set(digests)
+
+
+def agreements(digests: Sequence[Cells], heard: Flags | None = None) -> list[tuple[float, int]]:
+    """The agreement of each digest with all others, or those that are heard, and in how many classes it was judged."""
     if len(digests) <= OTHERS:
         return [(0.0, 0)] * len(digests)
     counts = np.stack([cells.counts for cells in digests])
@@ -90,7 +121,7 @@ def agreements(digests: Sequence[Cells]) -> list[tuple[float, int]]:
     means = np.stack([cells.means for cells in digests]) @ whitening(digests)
     found = []
     for own in range(len(digests)):
-        others = held.copy()
+        others = held.copy() if heard is None else held & heard[:, None]
         others[own] = False
         known = np.flatnonzero(others.sum(0) >= OTHERS)
         judged = [place for place, c in enumerate(known) if held[own, c]]

@@ -45,6 +45,7 @@ from holdfast.privacy.grid import Grid
 from holdfast.privacy.mechanisms import MixedDigests, dp_full, dp_label_public
 from holdfast.privacy.moment_noise import scales_for
 from holdfast.privacy.noise import Source, system
+from holdfast.privacy.patients import for_patients, one_each
 
 COMPACT = {  # how a digest travels, by the bits of a feature
     "32": Compact("float32"),
@@ -155,7 +156,13 @@ def check_features(options: ReleaseOptions, about: About) -> None:
 
 
 def release(
-    options: ReleaseOptions, owner: Owner, features: Tensor, labels: Tensor, round: int, weights: Tensor | None = None
+    options: ReleaseOptions,
+    owner: Owner,
+    features: Tensor,
+    labels: Tensor,
+    round: int,
+    weights: Tensor | None = None,
+    whose: Tensor | None = None,
 ) -> Tensors:
     """Make what leaves the house, enter it in the ledger and keep a copy; a refusal says why in one sentence."""
     folder = owner.memory.folder  # where the client keeps its things; None: it has no disk
@@ -168,9 +175,10 @@ def release(
     if shelf is not None and (kept := shelf.read()):
         return kept
     if options.mode not in EXACT and not options.large_delta:
-        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
+        units = len(labels) if whose is None else int(whose.max()) + 1
+        check_delta(options.delta, units, "absence.delta", "large_delta = true")
     generator = rng(owner.seed, round, owner.id, "digest")
-    sealed, claim = make_release(options, owner.about, features, labels, generator, system(), weights)
+    sealed, claim = make_release(options, owner.about, features, labels, generator, system(), weights, whose)
     what = f"digest of {owner.about.task}, client {owner.id}, round {round + 1}"
     let_out(house, claim, what)
     if shelf is not None:
@@ -209,19 +217,29 @@ def make_release(
     generator: torch.Generator,
     source: Source,
     weights: Tensor | None = None,
+    whose: Tensor | None = None,
 ) -> tuple[Tensors, Claim]:
-    """The sealed release of these records and its claim; nothing is entered anywhere."""
+    """The sealed release of these records and its claim; nothing is entered anywhere.
+
+    whose: the patient of each record; a promise is then for a patient (privacy/patients.py).
+    """
     check_weighted(options, weighted=weights is not None)
     if options.mode == "paper":
         return paper_release(options, about, features, labels, generator)
+    promise = for_record
+    if whose is not None and options.mode not in EXACT:
+        features, labels = one_each(features, labels, whose, kind_of(about.kind))
+        promise = for_patients
     z, y = features.numpy().astype(np.float64), labels.numpy()
     if sums_leave(options, about):
         made_sums = sums_of(options, about, z, labels, source, weights)
+        made_sums = dataclasses.replace(made_sums, claim=promise(made_sums.claim))
         return seal_sums(made_sums, about.task, about.encoder), made_sums.claim
     if options.mode == "moments":
         epsilon = options.true_epsilon
         refuse_too_few(len(y), epsilon, options.delta, max(1, z.shape[-1]))
         made = make(z, y, about.classes, epsilon=epsilon, delta=options.delta, source=source)
+        made = dataclasses.replace(made, claim=promise(made.claim))
         return seal_moments(made, about.task, about.encoder), made.claim
     if 0 < len(y) < options.spd:
         raise Refusal(
@@ -229,7 +247,7 @@ def make_release(
             f"digest spd: {options.spd} samples per digest are more than the client's {len(y)} samples; lower spd.",
         )
     mixed = strict_mix(options, z, y, about.classes, generator, source)
-    claim = dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed))
+    claim = promise(dataclasses.replace(mixed.claim, spd=fewest_mixed(options, mixed)))
     digest = Digest(
         torch.from_numpy(mixed.features).float(),
         torch.from_numpy(mixed.labels).float(),
@@ -245,6 +263,11 @@ def make_release(
     text = json.dumps(claim.as_json(), sort_keys=True)
     written = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     return {**seal_digest(digest, COMPACT[options.bits]), "claim": written}, claim
+
+
+def for_record(claim: Claim) -> Claim:
+    """The claim as it is: for a record."""
+    return claim
 
 
 def sums_leave(options: ReleaseOptions, about: About) -> bool:

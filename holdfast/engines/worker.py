@@ -67,7 +67,8 @@ def try_first_batch(client: Client) -> None:
     """Train on one batch and forget it: if torch crashes on this layout, the worker dies before it says "ready"."""
     few = client.train.take(torch.arange(min(client.learning.batch_size, len(client.train))))
     with suppress(Exception), torch.random.fork_rng(devices=[]):  # what is merely raised, the first job tells
-        train(client.model, few, replace(client.learning, epochs=1), torch.Generator(), TaskLoss(client.loss))
+        once = replace(client.learning, epochs=1, local_steps=None)
+        train(client.model, few, once, torch.Generator(), TaskLoss(client.loss))
     client.model.zero_grad()
 
 

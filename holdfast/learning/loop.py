@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -45,24 +47,57 @@ def train(
     none. Returns the number of steps and the mean loss of the last epoch (0 with noise: a loss tells of records too).
     """
     model.train()
-    gradients = gradients or Shuffled(generator, learning.batch_size, learning.precision)
-    weights = dict(model.named_parameters())
-    states = begin_states(learning.optimizer, weights, {}) if states is None else states
-    steps, total = 0, torch.zeros((), device=device_of(model))
+    gradients = gradients or plain_gradients(generator, learning)
+    states = begin_states(learning.optimizer, dict(model.named_parameters()), {}) if states is None else states
+    steps, seen, total = 0, 0, torch.zeros((), device=device_of(model))
     now, last = learning, learning.steps(len(samples))
-    for _ in range(learning.epochs):
-        total.zero_()
-        for index in gradients.batches(len(samples)):
-            total += gradients.fill_gradients(model, samples, index, objective)
-            if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
-                nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
-            if correction is not None:
-                correct(model, correction)
-            if falling:
-                now = replace(learning, lr=learning.lr * (1 - steps / last))
-            descend(weights, states, now)
-            steps += 1
-    return steps, float(total) / len(samples)
+    with unfrozen(model, learning) as weights:
+        for epoch in epochs_of(gradients, len(samples), learning):
+            seen = 0
+            total.zero_()
+            for index in epoch:
+                total += gradients.fill_gradients(model, samples, index, objective)
+                if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
+                    nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
+                if correction is not None:
+                    correct(weights, correction)
+                if falling:
+                    now = replace(learning, lr=learning.lr * (1 - steps / last))
+                descend(weights, states, now)
+                seen += len(index)
+                steps += 1
+    return steps, float(total) / max(seen, 1)
+
+
+def epochs_of(gradients: Gradients, samples: int, learning: Learning) -> Iterator[Iterable[Tensor]]:
+    """The batches of each epoch; a number of local steps ends the last one early."""
+    if learning.local_steps is None:
+        for _ in range(learning.epochs):
+            yield gradients.batches(samples)
+        return
+    left = learning.local_steps
+    while left > 0:
+        epoch = list(islice(gradients.batches(samples), left))
+        left -= len(epoch)
+        yield epoch
+
+
+@contextmanager
+def unfrozen(model: nn.Module, learning: Learning) -> Iterator[dict[str, nn.Parameter]]:
+    """The weights that learn; meanwhile the others need no gradients, and norms whose weights are frozen stay still."""
+    weights = dict(model.named_parameters())
+    frozen = [weight for name, weight in weights.items() if weight.requires_grad and not learning.factor(name)]
+    for weight in frozen:
+        weight.requires_grad_(False)
+    for module in model.modules() if frozen else ():
+        own = list(module.parameters(recurse=False))
+        if own and not any(weight.requires_grad for weight in own):
+            module.eval()
+    try:
+        yield {name: weight for name, weight in weights.items() if learning.factor(name)}
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(True)
 
 
 @dataclass(frozen=True)
@@ -73,12 +108,26 @@ class Shuffled:
     size: int
     precision: Precision = "float32"
     augment: Augment | None = None  # of images
+    parts: int = 1  # in which the gradient of a batch is computed
 
     def batches(self, samples: int) -> Sequence[Tensor]:
         return batches(torch.randperm(samples, generator=self.generator), self.size)
 
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
+        model.zero_grad()
+        if self.parts == 1:
+            return self.add_gradients(model, samples, index, objective, 1.0) * len(index)
+        parts = batches(index, self.size // self.parts)
+        return sum(
+            (self.add_gradients(model, samples, part, objective, len(part) / len(index)) * len(part) for part in parts),
+            start=torch.zeros((), device=device_of(model)),
+        )
+
+    def add_gradients(
+        self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective, share: float
+    ) -> Tensor:
+        """Add `share` of the gradient of these samples' mean loss to weight.grad; answer with that loss."""
         inputs, labels = batch_on(model, samples, index)
         if self.augment is not None:
             inputs = tuple(self.augment(one, self.generator) if one.ndim == 4 else one for one in inputs)
@@ -87,9 +136,13 @@ class Shuffled:
         if samples.weights is not None and losses.ndim:
             losses = losses * samples.weights[index].to(losses.device)
         value: Tensor = widened(losses).mean()
-        model.zero_grad()
-        value.backward()
-        return value.detach() * len(index)
+        (value if share == 1.0 else value * share).backward()
+        return value.detach()
+
+
+def plain_gradients(generator: torch.Generator, learning: Learning, augment: Augment | None = None) -> Shuffled:
+    """Where an unprotected client's batches and gradients come from."""
+    return Shuffled(generator, learning.batch_size, learning.precision, augment, learning.accumulate)
 
 
 def batches(order: Tensor, size: int) -> Sequence[Tensor]:
@@ -105,9 +158,9 @@ def batches(order: Tensor, size: int) -> Sequence[Tensor]:
 
 
 @torch.no_grad()
-def correct(model: nn.Module, correction: Correction) -> None:
+def correct(weights: Mapping[str, nn.Parameter], correction: Correction) -> None:
     """Add the algorithm's correction to the gradients, in place."""
-    for name, weight in model.named_parameters():
+    for name, weight in weights.items():
         added = correction(name, weight)
         weight.grad = added.clone() if weight.grad is None else weight.grad.add_(added)
 

@@ -98,4 +98,4 @@ def descend(weights: Mapping[str, Tensor], states: States, learning: Learning) -
     """One step of every weight that has a gradient."""
     for name, weight in weights.items():
         if weight.grad is not None:
-            learning.optimizer.step(weight, weight.grad, states[name], learning)
+            learning.optimizer.step(weight, weight.grad, states[name], learning.of(name))

@@ -5,7 +5,8 @@ SGD      v <- momentum v + g,  w <- w - lr v                                  (t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import torch
@@ -66,15 +67,33 @@ class Learning:
     optimizer: Optimizer = field(default_factory=Sgd)
     clip_norm: float | None = None  # the most that the norm of a batch's gradient may be; longer ones are shortened
     precision: Precision = "float32"  # of forward passes and losses; weights are float32
+    local_steps: int | None = None  # in a round, in place of epochs
+    accumulate: int = 1  # parts in which the gradient of a batch is computed, one after another
+    groups: tuple[tuple[str, float], ...] = ()  # pattern of weights' names, and the factor of lr; the first counts
+
+    def factor(self, name: str) -> float:
+        """The factor of lr for the weight of this name; 0: it is frozen.
+
+        >>> learning = Learning(groups=(("head.*", 1.0), ("*", 0.0)))
+        >>> learning.factor("head.bias"), learning.factor("conv1.weight"), Learning().factor("conv1.weight")
+        (1.0, 0.0, 1.0)
+        """
+        return next((factor for pattern, factor in self.groups if fnmatchcase(name, pattern)), 1.0)
+
+    def of(self, name: str) -> Learning:
+        """How the weight of this name learns."""
+        return replace(self, lr=self.lr * self.factor(name)) if self.groups else self
 
     def steps(self, samples: int, poisson: bool = False) -> int:
         """The steps of one round on so many samples; a last sample all alone joins the batch before it.
 
-        Batches drawn by chance (DP-SGD) are ceil(samples / batch_size) an epoch.
+        Batches drawn by chance (DP-SGD) are ceil(samples / batch_size) an epoch. With `local_steps` it is that number.
 
         >>> Learning(epochs=2, batch_size=4).steps(9), Learning(epochs=2, batch_size=4).steps(9, poisson=True)
         (4, 6)
         """
+        if self.local_steps is not None:
+            return self.local_steps
         full, rest = divmod(samples, self.batch_size)
         alone = rest == 1 and self.batch_size > 1 and full > 0 and not poisson
         return self.epochs * (full + (rest > 0 and not alone))

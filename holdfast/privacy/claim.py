@@ -11,7 +11,8 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.privacy.noise import SEEDED
 
-REPLACE_ONE = "replace one record"
+RECORD, PATIENT = "one record", "one patient"  # whom a promise is for
+REPLACE_ONE = f"replace {RECORD}"
 REPLACE_FEATURES = "replace one record's features; labels and counts are public"
 
 
@@ -42,6 +43,11 @@ class Claim:
     rate: float = 0.0  # DP-SGD: the chance of a record to be in a step's batch
     steps: int = 0  # DP-SGD: steps in this release
     notes: tuple[str, ...] = ()
+
+    @property
+    def for_patients(self) -> bool:
+        """Whether the promise is for a patient with all records."""
+        return PATIENT in self.adjacency
 
     @property
     def guarantee(self) -> str:

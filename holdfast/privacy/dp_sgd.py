@@ -25,6 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from holdfast.context import Owner
 from holdfast.core.files import Damaged, Store, load_tensors, read_metadata, save_tensors
 from holdfast.core.tensors import bytes_of
@@ -37,6 +39,7 @@ from holdfast.privacy.dp_steps import GRID, Noisy
 from holdfast.privacy.gate import check_delta, house_of, let_out
 from holdfast.privacy.ledger import DP_SGD
 from holdfast.privacy.noise import Source, system
+from holdfast.privacy.patients import for_patients
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody
@@ -84,15 +87,27 @@ class Guard:
         multiplier = noise_multiplier(self.options.epsilon, self.options.delta, rate, steps * self.rounds)
         return claim_of(self.options, multiplier, rate, steps, source)
 
-    def admit(self, owner: Owner, records: int, learning: Learning, round: int, source: Source | None = None) -> Noisy:
-        """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise."""
+    def admit(
+        self,
+        owner: Owner,
+        records: int,
+        learning: Learning,
+        round: int,
+        source: Source | None = None,
+        whose: Tensor | None = None,
+    ) -> Noisy:
+        """Enter one more update in the client's ledger, or refuse it; only then may it be made, with this noise.
+
+        whose: the patient of each record; `records` are then patients (privacy/patients.py).
+        """
         source = source or system()
         if not self.options.large_delta:
             check_delta(self.options.delta, records, "protect.delta", "large_delta = true")
         claim = self.claim(records, learning, source)
+        claim = claim if whose is None else for_patients(claim)
         what = f"update of {owner.about.task or 'the model'}, client {owner.id}, round {round + 1}"
         let_out(house_of(owner.memory.folder, self.options.policy), claim, what, f"{self.series}/{owner.id}")
-        return Noisy(claim.clip, claim.multiplier, claim.rate, learning.batch_size, source)
+        return Noisy(claim.clip, claim.multiplier, claim.rate, learning.batch_size, source, whose)
 
 
 def plan_steps(records: int, learning: Learning) -> tuple[float, int]:
@@ -101,7 +116,7 @@ def plan_steps(records: int, learning: Learning) -> tuple[float, int]:
     >>> plan_steps(100, Learning(epochs=2, batch_size=40)), plan_steps(10, Learning(batch_size=40))
     ((0.4, 6), (1.0, 1))
     """
-    return min(1.0, learning.batch_size / records), learning.epochs * math.ceil(records / learning.batch_size)
+    return min(1.0, learning.batch_size / records), learning.steps(records, poisson=True)
 
 
 def claim_of(options: DpSgd, multiplier: float, rate: float, steps: int, source: Source) -> Claim:

@@ -69,25 +69,47 @@ class Noisy:
     rate: float
     expected: int  # records in a batch on average: what the noised sum is divided by
     source: Source
+    whose: Tensor | None = None  # the patient of each record: chance draws patients, whose mean gradients are shortened
 
     def batches(self, records: int) -> Iterator[Tensor]:
         """An epoch's batches; one may be empty, and its step is made all the same."""
-        for _ in range(math.ceil(records / self.expected)):
-            yield torch.from_numpy(poisson_batch(records, self.rate, self.source))
+        units = records if self.whose is None else int(self.whose.max()) + 1
+        for _ in range(math.ceil(units / self.expected)):
+            drawn = torch.from_numpy(poisson_batch(units, self.rate, self.source))
+            yield drawn if self.whose is None else torch.isin(self.whose, drawn).nonzero().flatten()
 
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
         """Put the noised mean of these records' shortened gradients into weight.grad; of the loss nothing is told."""
         weights = learning_weights(model)
         sums = [torch.zeros_like(weight, dtype=torch.float64, device="cpu") for weight in weights]
         at_once = max(1, MOST_NUMBERS // sum(weight.numel() for weight in weights))
-        for part in index.split(at_once) if len(index) else ():
+        for part in self.pieces(index, at_once):
             each = record_gradients(model, *batch_on(model, samples, part), objective)
+            if self.whose is not None:
+                each = patient_gradients(each, self.whose[part])
             factors = shorten(each, self.clip)
             for total, gradients in zip(sums, each, strict=True):
                 total += (factors @ gradients.flatten(1)).cpu().view_as(total)
         for weight, total in zip(weights, sums, strict=True):
             weight.grad = self.noised(total).div_(self.expected).to(weight.dtype).to(weight.device)
         return torch.zeros((), device=weights[0].device)
+
+    def pieces(self, index: Tensor, at_once: int) -> Iterator[Tensor]:
+        """The batch in pieces of about so many records; no patient is in two of them."""
+        if not len(index):
+            return
+        if self.whose is None:
+            yield from index.split(at_once)
+            return
+        order = index[self.whose[index].argsort(stable=True)]
+        sizes = torch.unique_consecutive(self.whose[order], return_counts=True)[1].tolist()
+        piece: list[Tensor] = []
+        for own in order.split(sizes):
+            if piece and sum(map(len, piece)) + len(own) > at_once:
+                yield torch.cat(piece)
+                piece = []
+            piece.append(own)
+        yield torch.cat(piece)
 
     def noised(self, total: Tensor) -> Tensor:
         """The sum with noise, on the grid; in place."""
@@ -115,6 +137,17 @@ def shorten(each: Sequence[Tensor], clip: float) -> Tensor:
             gradients[~good] = 0.0
     factors: Tensor = (clip * (1 - ROUNDING) / length).clamp_(max=1.0)
     return torch.where(good, factors, 0.0)
+
+
+def patient_gradients(each: Sequence[Tensor], whose: Tensor) -> list[Tensor]:
+    """The mean of the gradients of each patient's records, which lie side by side."""
+    _, patient, counts = torch.unique_consecutive(whose, return_inverse=True, return_counts=True)
+    found = []
+    for gradients in each:
+        sums = gradients.new_zeros(len(counts), *gradients.shape[1:])
+        sums.index_add_(0, patient.to(gradients.device), gradients)
+        found.append(sums / counts.to(gradients.device).view(-1, *[1] * (gradients.ndim - 1)))
+    return found
 
 
 def record_gradients(

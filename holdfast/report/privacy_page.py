@@ -15,8 +15,7 @@ from holdfast.audit.channels import Channel
 from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.audit.target import Account, Updates
 from holdfast.audit.tradeoff import Audit
-from holdfast.privacy.accounting import group_epsilon
-from holdfast.report.privacy_words import Row, plain_rows
+from holdfast.report.privacy_words import Row, counts_for, plain_rows
 
 STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; font: 1rem/1.55 system-ui, sans-serif; color: #1d2327;
@@ -85,7 +84,7 @@ def digest_rows(findings: Findings) -> list[Row]:
         ("epsilon of the features", number(claim.epsilon_features)),
         ("epsilon of the labels", number(claim.epsilon_labels)),
         ("epsilon of one release", number(claim.epsilon_total)),
-        ("the same for a person with 5 records", number(group_epsilon(claim, 5))),
+        ("that counts", counts_for(claim)),
         ("delta", f"{claim.delta:g}"),
         ("clip", number(claim.clip)),
         ("noise", f"{claim.noise}, scale {claim.scale:.4g} for a sensitivity of {claim.sensitivity:.4g}"),

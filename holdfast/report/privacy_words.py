@@ -10,6 +10,7 @@ import torch
 
 from holdfast.audit.findings import Findings
 from holdfast.privacy.accounting import group_epsilon
+from holdfast.privacy.claim import Claim
 
 Row = Sequence[str]
 LEAVES = {
@@ -29,6 +30,8 @@ def plain_rows(findings: Findings, client: int = 0) -> list[Row]:
             rows.append((how, named))
     rows.append(("what it can show", shows(findings)))
     rows.append(("what it cannot show", hides(findings)))
+    if math.isfinite(subject.claim.epsilon_total):
+        rows.append(("epsilon counts", counts_for(subject.claim)))
     if accounts := [account for account in subject.accounts if account.client in (None, client)]:
         account = accounts[0]
         left = (
@@ -50,12 +53,36 @@ def data_rows(findings: Findings, client: int) -> list[Row]:
         return [] if digest is None else [("records", f"{digest.samples} of task {digest.task or 'unknown'}")]
     own = torch.cat(plan.parts[client])
     said = f"{len(own):,} of {plan.task.name}"
+    rows: list[Row] = [("whose", plan.experiment.name_of(client)), ("records", said)]
     if plan.task.person is None:
-        said += "; who they belong to is not known, so the promise is for a record, not for a person"
-    else:
-        persons = len(torch.unique(plan.task.train.facts[plan.task.person][own]))
-        said += f", of {persons:,} persons; the promise is for a record, and weaker for who has several"
-    return [("whose", plan.experiment.name_of(client)), ("records", said)]
+        return [*rows, ("patients", "not known: the data have no column that says whose a record is")]
+    whose = plan.task.train.facts[plan.task.person]
+    persons = torch.unique(whose[own])
+    others = [torch.cat(part) for id, part in enumerate(plan.parts) if id != client]
+    elsewhere = int(torch.isin(persons, whose[torch.cat(others)]).sum()) if others else 0
+    told = f"{len(persons):,}"
+    if elsewhere:
+        told += f", of whom {elsewhere:,} have records at other clients too: {TWICE}"
+    return [*rows, ("patients", told)]
+
+
+TWICE = "nobody is covered twice, what several clients promise adds up"
+
+
+def counts_for(claim: Claim) -> str:
+    """Whom epsilon counts for, in words.
+
+    >>> from holdfast.privacy.counts import noised_counts
+    >>> from holdfast.privacy.noise import system
+    >>> counts_for(noised_counts([10.0], 1.0, 3.0, 1e-5, system())[1])
+    'per record; for a person with 5 records this is about 21'
+    """
+    if claim.for_patients:
+        return f"per patient with all records, at this site; of a patient known at two sites {TWICE}"
+    several = group_epsilon(claim, 5)
+    if math.isinf(several):
+        return "per record; what it is for a person with several is not known"
+    return f"per record; for a person with 5 records this is about {several:.0f}"
 
 
 def success(epsilon: float, delta: float) -> float:
@@ -77,9 +104,11 @@ def shows(findings: Findings) -> str:
         updates = any(channel.name == "updates" for channel in findings.in_state("open"))
         more = "; from updates of the model, records have been reconstructed" if updates else ""
         return f"without a bound: somebody may be able to tell whether a certain record was used{more}"
-    told = f"whether a certain record was used can be guessed right at most {success(epsilon, delta):.0%} of the time"
-    several = group_epsilon(findings.subject.claim, 5)
-    if math.isfinite(several):
+    claim = findings.subject.claim
+    unit = "patient's records were" if claim.for_patients else "record was"
+    told = f"whether a certain {unit} used can be guessed right at most {success(epsilon, delta):.0%} of the time"
+    several = group_epsilon(claim, 5)
+    if math.isfinite(several) and not claim.for_patients:
         told += f" (50% is chance), for a person with five records {success(several, delta):.1%} by one digest"
     return told
 
@@ -88,5 +117,6 @@ def hides(findings: Findings) -> str:
     if math.isinf(findings.epsilon_total):
         return "nothing is promised; a reconstruction that failed here proves little"
     return (
-        "more than that about any one record, whatever else somebody knows; facts about the whole group are no secret"
+        f"more than that about any {'patient' if findings.subject.claim.for_patients else 'one record'}, whatever else "
+        "somebody knows; facts about the whole group are no secret"
     )

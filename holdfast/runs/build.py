@@ -31,8 +31,8 @@ from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.augment import Augment, choose_augment
 from holdfast.learning.device import autocast, batch_on, choose_device
-from holdfast.learning.objective import TaskLoss
-from holdfast.models.networks import Layout, buffers_of, initialise, laid_out, weights_of
+from holdfast.learning.objective import TaskLoss, is_separable
+from holdfast.models.networks import Layout, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
@@ -53,6 +53,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
 from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
+from holdfast.runs.start_weights import first_tensors
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
@@ -129,8 +130,8 @@ class Plan:
         """What stays at each client, as it is before its first training."""
         if not self.method.keeps_home:
             return {}
-        model = self.model()
-        return at_home(self.method.algorithm, {**weights_of(model), **buffers_of(model)})
+        weights, buffers = first_tensors(self.model(), self.experiment.start)
+        return at_home(self.method.algorithm, {**weights, **buffers})
 
     def stamped(self, few: Samples) -> Stamped | None:
         """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
@@ -147,17 +148,17 @@ class Plan:
         named = self.method.absence.named_policy if self.guard is None else self.guard.options.policy
         if named is not None:
             read_policy(named_policy(named))
-        return self.first_state()
+        return self.first_state(self.experiment.start)
 
-    def first_state(self) -> State:
-        model = self.model()
-        weights = weights_of(model)
+    def first_state(self, start: str | None = None) -> State:
+        """The state before round 1, with the weights of this file; sites rehearse without, since they are sent them."""
+        weights, buffers = first_tensors(self.model(), start)
         method = self.method
         common = shared(method.algorithm, weights)
         return State(
             round=0,
             model=weights,
-            buffers=buffers_of(model),
+            buffers=buffers,
             algorithm=method.algorithm.begin(common),
             absence=method.absence.begin(method),
             trust=method.trust.begin(method.clients),
@@ -188,7 +189,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, kind=task.kind.spec)
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
     if encoder is not None:
         signed = not never_negative(experiment.encoder)
         about = replace(
@@ -276,7 +277,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         algorithm=algorithm,
         absence=absence,
         trust=trust,
-        learning=choose_learning(experiment, algorithm),
+        learning=choose_learning(experiment, algorithm, bench.model),
         rounds=experiment.rounds,
         clients=experiment.clients,
         names=experiment.names,
@@ -300,13 +301,17 @@ def try_out(plan: Plan) -> None:
             if len(sums) != metric.width:
                 raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
             json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
+    method, weights = plan.method, shared(plan.method.algorithm, weights_of(model))
+    server = method.algorithm.broadcast(method.algorithm.begin(weights))
+    task = TaskLoss(plan.task.loss, each=few.weights is not None)
+    objective = method.algorithm.objective(task, weights, server, memory={})
     if plan.guard is not None or few.weights is not None:
-        method = plan.method
-        weights = shared(method.algorithm, weights_of(model))
-        server = method.algorithm.broadcast(method.algorithm.begin(weights))
-        task = TaskLoss(plan.task.loss, each=few.weights is not None)
         check = check_fit if plan.guard is not None else check_record_losses
-        check(plan.model(), few, method.algorithm.objective(task, weights, server, memory={}))
+        check(plan.model(), few, objective)
+    if method.learning.accumulate > 1 and not is_separable(objective):
+        raise HoldfastError("accumulate: this loss compares the records of a batch, so parts do not add up to it.")
+    if method.learning.groups and method.bench.producer is not None:
+        raise HoldfastError("groups: FedDig's guidance is trained with the whole model; choose model = 'features'.")
     rehearse_steps(plan.experiment, plan.method, plan.first_state())
     if plan.attack is None:
         return

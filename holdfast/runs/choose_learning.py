@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.algorithms.fedavg import FedAvg, shared
-from holdfast.core.config import choose, refuse_other
-from holdfast.core.errors import HoldfastError
+from holdfast.core.config import choose, convert, refuse_other
+from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import misfit
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
@@ -21,9 +22,10 @@ from holdfast.learning.settings import Learning, Optimizer
 from holdfast.round import Method
 from holdfast.runs.experiment import Experiment
 from holdfast.selection import select
+from holdfast.selection.informed import Informed
 
 
-def choose_learning(experiment: Experiment, algorithm: FedAvg) -> Learning:
+def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> Learning:
     """How a client trains; an algorithm whose formulas hold for SGD only is refused with any other optimiser."""
     optimizer = choose(OPTIMIZERS, experiment.optimizer, "optimizer")
     refuse_other(Optimizer, optimizer, experiment.optimizer, "optimizer")
@@ -34,6 +36,10 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg) -> Learning:
         )
     if isinstance(optimizer, Adam) and experiment.momentum != Experiment.momentum:
         raise HoldfastError(f"momentum is of 'sgd', and {experiment.optimizer} has beta1 in its place; leave it out.")
+    if experiment.local_steps is not None and experiment.epochs != Experiment.epochs:
+        raise HoldfastError("local_steps stand in place of epochs; leave out one of them.")
+    if experiment.accumulate > 1:
+        check_accumulate(experiment, network)
     return Learning(
         experiment.epochs,
         experiment.batch_size,
@@ -43,7 +49,50 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg) -> Learning:
         optimizer,
         experiment.clip_norm,
         experiment.precision,
+        experiment.local_steps,
+        experiment.accumulate,
+        choose_groups(experiment, algorithm, network),
     )
+
+
+def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[tuple[str, float], ...]:
+    """Patterns of weights' names with the factor of lr for each; refused if one means nothing, or nothing learns."""
+    groups: list[tuple[str, float]] = []
+    names = [name for name, _ in network.named_parameters()]
+    for said in experiment.groups or ():
+        pattern, _, number = said.rpartition(":")
+        factor = convert(number, float, f"groups, {brief(said)}")
+        if not pattern or not 0 <= factor < math.inf:
+            raise HoldfastError(f"groups: expected 'pattern:factor' such as 'conv*:0', got {brief(said)}.")
+        taken = [name for name in names if any(fnmatchcase(name, earlier) for earlier, _ in groups)]
+        if not any(fnmatchcase(name, pattern) for name in names if name not in taken):
+            raise HoldfastError(f"groups: no weight is left for {brief(pattern)}; the model has {listed(names)}.")
+        if algorithm.needs_reach and factor not in (0, 1):
+            raise HoldfastError(f"groups: {experiment.algorithm} needs one lr for all weights that learn; say 0 or 1.")
+        groups.append((pattern, factor))
+    if groups and not any(Learning(groups=tuple(groups)).factor(name) for name in names):
+        raise HoldfastError("groups: every weight is frozen, so nothing can be learnt; leave one group above 0.")
+    return tuple(groups)
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and how many more there are."""
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
+
+
+def check_accumulate(experiment: Experiment, network: nn.Module) -> None:
+    """Refuse parts of a batch that would not add up to its gradient."""
+    if experiment.batch_size % experiment.accumulate:
+        raise HoldfastError(
+            f"accumulate: {experiment.accumulate} parts must divide batch_size {experiment.batch_size}."
+        )
+    if experiment.protect.name != "none":
+        raise HoldfastError("accumulate: protected gradients are computed record by record already; leave it out.")
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
+        raise HoldfastError(
+            "accumulate: a batch norm would see parts of a batch; choose another norm, or leave it out."
+        )
 
 
 def choose_schedule(experiment: Experiment) -> Schedule:
@@ -82,6 +131,12 @@ def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None
         model, _ = method.server_optimizer.step(before, aggregated, state.server_optimizer)
         if fault := misfit(model, before):
             raise ValueError(f"in its model {fault}")
+    chosen = method.selection
+    if isinstance(chosen, Informed) and chosen.needs_loss and (method.poisson or method.absence.protects):
+        raise HoldfastError(
+            f"selection: {experiment.selection} goes by training losses, which protected clients do not tell; choose "
+            "'uniform', 'size' or 'tiers'."
+        )
     with named("selection", experiment.selection):
         select(method.selection, range(method.clients), state, method.seed)
 

@@ -45,7 +45,9 @@ class Experiment:
     trust: Choice = Choice("auto")  # how much weight each update has; auto: as in the algorithm's paper
     protect: Choice = Choice("none")  # what hides a record in the updates: none, or dp-sgd
     rounds: int = 24  # how often the clients train and their updates are merged
+    start: str | None = None  # a safetensors file with first weights, or a part of them; none: by chance
     epochs: int = 1  # passes of a client over its training samples in a round
+    local_steps: int | None = None  # of a client in a round, in place of epochs; none: as many as its samples make
     batch_size: int = 32  # samples in each step of a client
     lr: float = 0.02  # learning rate of the clients' steps
     momentum: float = 0.9  # of SGD, at the clients; from 0 to below 1
@@ -55,6 +57,8 @@ class Experiment:
     schedule: Choice = Choice("constant")  # how lr goes on over the rounds
     optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
     augment: str = "none"  # of the images that clients train on: flip, crop:4, both, or module:function
+    accumulate: int = 1  # parts in which a batch's gradient is computed, one after another: less memory, the same step
+    groups: tuple[str, ...] | None = None  # "pattern:factor" of lr for weights by name, 0 freezes; the first counts
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
@@ -173,7 +177,7 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 # Newer keys count only where they are used: fingerprints of older files stay the same.
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
-    *("split", "loss", "metrics", "stop", "test", "augment"),
+    *("split", "loss", "metrics", "stop", "test", "augment", "start", "local_steps", "accumulate", "groups"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
 NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
@@ -187,6 +191,8 @@ AT_LEAST = {
     "samples": 1,
     "rounds": 1,
     "epochs": 1,
+    "local_steps": 1,
+    "accumulate": 1,
     "batch_size": 1,
     "seed": 0,
     "attackers": 0,
@@ -195,7 +201,7 @@ AT_LEAST = {
     "checkpoint_every": 1,
     "workers": 0,
 }
-AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "workers": 10_000}
+AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "local_steps": 10**9, "workers": 10_000}
 
 
 def from_table(table: Mapping[str, object], where: str = "experiment", folder: Path | None = None) -> Experiment:
@@ -251,7 +257,7 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
     table = read_table(path)
     if path.suffix == ".json":  # a run's own file
         table, _ = of_today({"schema": SCHEMA, **table}, str(path))
-    for key in ("data", "test", "modules"):
+    for key in ("data", "test", "modules", "start"):
         if isinstance(table.get(key), str):  # a relative path means: relative to the file that names it
             table[key] = str((path.parent / table[key]).resolve())
     source, colon, file = str(table.get("task", "")).partition(":")

@@ -97,7 +97,7 @@ def test_the_loop_descends_loss_plus_objective(name: str) -> None:
 def test_correct_adds_to_the_gradient_and_does_not_replace_it() -> None:
     model = nn.Linear(1, 1, bias=False)
     model.weight.grad = torch.full((1, 1), 2.0)
-    correct(model, lambda name, weight: torch.full_like(weight, 0.5))
+    correct(dict(model.named_parameters()), lambda name, weight: torch.full_like(weight, 0.5))
     assert model.weight.grad.item() == 2.5
 
 

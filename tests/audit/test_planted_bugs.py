@@ -53,7 +53,8 @@ def test_what_an_audit_says() -> None:
 def gaussian(ratio: float, trials: int, seed: int) -> Scored:
     """The best test's scores against Gaussian noise: normal, m^2/2 to either side of 0, with deviation m."""
     draw = np.random.default_rng(seed)
-    return Scored(*(draw.normal(sign * ratio**2 / 2, ratio, trials) for sign in (-1, 1)), (-1.5, 1.5))
+    out, inside = (draw.normal(sign * ratio**2 / 2, ratio, trials) for sign in (-1, 1))
+    return Scored(out, inside, (-1.5, 1.5))
 
 
 def test_guesses_are_held_to_the_curve_of_gaussian_noise() -> None:

@@ -11,12 +11,9 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
-import typer
+from commands import understand
 from warm import call
-
-from holdfast.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,20 +45,6 @@ def test_long_commands_are_understood(page: Path) -> None:
             words = shlex.split(line, comments=True)
             if words[:1] == ["holdfast"]:
                 assert understand(words[1:])
-
-
-def understand(words: list[str]) -> bool:
-    """Parse as the command line would, without doing it; what it does not understand is an error."""
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="holdfast")
-    while isinstance(command, click.Group):
-        while words[0].startswith("-"):
-            words = words[1:]
-        name, words = words[0], words[1:]
-        found = command.get_command(context, name)
-        assert found is not None, f"there is no command {name}"
-        command, context = found, click.Context(found, info_name=name, parent=context)
-    return command.make_context("holdfast", list(words)) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

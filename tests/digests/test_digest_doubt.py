@@ -24,6 +24,7 @@ from holdfast.digests.contradiction import (
     cells_of,
     contradicted,
     in_words,
+    majority,
     mixed_cells,
     moment_cells,
 )
@@ -66,6 +67,17 @@ def test_nobody_contradicts_who_alone_holds_a_class() -> None:
     two = {**others, 7: told({3: 3.0}), 8: told({3: 3.0})}
     assert contradicted({**two, 9: told({3: 0.0})}) == {}, "two others could be the liars"
     assert contradicted({**two, 6: told({3: 3.0}), 9: told({3: 0.0})}) == {9: -1.0}
+
+
+def test_poisoned_digests_that_hold_most_of_a_class_are_still_the_smaller_camp() -> None:
+    """Four of nine turn the line around; of class 3 they are four holders, and the honest two."""
+    honest = {c: told({0: 0.0, 1: 1.0, 2: 2.0}) for c in range(3)} | {c: told({1: 1.0, 2: 2.0, 3: 3.0}) for c in (3, 4)}
+    poisoned = {c: told({0: 3.0, 1: 2.0, 2: 1.0, 3: 0.0}) for c in range(5, 9)}
+    assert majority({**honest, **poisoned}) == set(honest)
+    assert set(contradicted({**honest, **poisoned})) == set(poisoned)
+    assert majority(honest) == set(honest)
+    even = {c: told({0: 0.0, 1: 1.0}) for c in range(3)} | {c: told({0: 1.0, 1: 0.0}) for c in range(3, 6)}
+    assert majority(even) == set(even), "one word against another"
 
 
 def test_three_are_too_few_and_a_few_samples_say_nothing() -> None:
@@ -151,7 +163,7 @@ def after_digests(method_trust: object, holders: Sequence[int] = range(5)) -> tu
     after = replace(before, digests=digests)
     if method.trust.doubts_digests:
         after = method.absence.review(before, after, method)
-    return before, method.absence.server_step(before, after, [], [], method)
+    return before, method.absence.server_step(before, after, [], method)
 
 
 def test_a_contradicted_digest_does_not_teach_and_is_named() -> None:

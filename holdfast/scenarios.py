@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -108,6 +110,61 @@ class Dropout:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """Clients join one after the other: a quarter is there at first, others come at 1/6, 1/3 and 1/2 of the run.
+
+    >>> [len(Arrival()(t, Stage(6, [10, 30, 20, 10], seed=0))) for t in range(6)]
+    [3, 2, 1, 0, 0, 0]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        n = len(stage.sizes)
+        order = torch.randperm(n, generator=rng(stage.seed, -1, -1, "who comes first")).tolist()
+        quarters = 1 + sum(6 * round >= k * stage.rounds for k in (1, 2, 3))
+        return order[-(-quarters * n // 4) :]
+
+
+@dataclass(frozen=True)
+class Markov:
+    """Who is there stays with probability `stay`, who is away returns with `back`; at first all are there."""
+
+    stay: float = 0.8
+    back: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, value in (("stay", self.stay), ("back", self.back)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be a probability, got {value}.")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        there = torch.ones(len(stage.sizes), dtype=torch.bool)
+        for t in range(1, round + 1):
+            draws = torch.rand(len(stage.sizes), generator=rng(stage.seed, t, -1, "who stays and who returns"))
+            there = draws < torch.where(there, self.stay, self.back)
+        return [client for client in stage.clients if not there[client]]
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """In each round the next `present` clients are there, and all others are away.
+
+    >>> [list(RoundRobin(2)(t, Stage(3, [1, 1, 1], seed=0))) for t in range(3)]
+    [[2], [1], [0]]
+    """
+
+    present: int = 1
+
+    def __post_init__(self) -> None:
+        if self.present < 1:
+            raise ValueError(f"present must be at least 1, got {self.present}.")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        n = len(stage.sizes)
+        there = {(round * self.present + k) % n for k in range(self.present)}
+        return [client for client in stage.clients if client not in there]
+
+
+@dataclass(frozen=True)
 class Intervals:
     """A list of (client, first round away, first round back); rounds are counted from 1.
 
@@ -127,6 +184,40 @@ class Intervals:
         return [client for client, first, back in self.away if first <= round + 1 < back]
 
 
+@dataclass(frozen=True)
+class Trace:
+    """As `intervals`, from a CSV file: a line for each absence, client,first,back; other lines begin with #."""
+
+    path: str
+
+    def __post_init__(self) -> None:
+        self.intervals()
+
+    def intervals(self) -> Intervals:
+        return Intervals(read_trace(Path(self.path)))
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return self.intervals()(round, stage)
+
+
+@cache
+def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
+    """Read once in a run: who is away does not change on the way."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the trace {path} cannot be read ({type(error).__name__}).") from error
+    away = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        cells = line.split(",")
+        if len(cells) != 3 or not all(cell.strip().isdecimal() for cell in cells):
+            raise ValueError(f"{path}, line {number}: expected three whole numbers, client,first,back.")
+        away.append((int(cells[0]), int(cells[1]), int(cells[2])))
+    return tuple(away)
+
+
 SCENARIOS: dict[str, type] = {
     "none": Nobody,
     "temporary": Temporary,
@@ -134,7 +225,11 @@ SCENARIOS: dict[str, type] = {
     "sequential": Sequential,
     "group": Group,
     "dropout": Dropout,
+    "arrival": Arrival,
+    "markov": Markov,
+    "round-robin": RoundRobin,
     "intervals": Intervals,
+    "trace": Trace,
 }
 
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.client import TRAIN
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Message, Reply
 from holdfast.runs.experiment import from_changes, from_table
 from holdfast.scenarios import (
     SCENARIOS,
+    Arrival,
     Dropout,
     Forever,
     Group,
     Intervals,
+    Markov,
     Nobody,
+    RoundRobin,
     Sequential,
     Stage,
     Staged,
     Temporary,
+    Trace,
 )
 
 FOUR = Stage(24, [10, 40, 20, 30], seed=3)  # the largest is client 1
@@ -66,6 +72,43 @@ def test_sequential_leaving_in_quarters_rounded_up(clients: int, away: list[int]
     for before, after in itertools.pairwise(told):
         assert set(before) <= set(after)  # for ever
     assert told[-1] == list(range(clients))
+
+
+def test_clients_arrive_in_quarters_and_stay() -> None:
+    told = table(Arrival(), Stage(24, [5] * 10, seed=3))
+    assert [len(gone) for gone in told] == [7] * 4 + [5] * 4 + [2] * 4 + [0] * 12
+    for before, after in itertools.pairwise(told):
+        assert set(after) <= set(before)
+
+
+def test_round_robin_gives_everybody_the_same_turns() -> None:
+    told = table(RoundRobin(3), Stage(7, [1] * 7, seed=0))
+    assert told[0] == [3, 4, 5, 6]
+    assert told[2] == [2, 3, 4, 5]  # 6, 0 and 1 are there
+    assert [sum(client not in gone for gone in told) for client in range(7)] == [3] * 7
+
+
+def test_markov_stays_and_returns_as_often_as_it_says() -> None:
+    stage = Stage(300, [1] * 20, seed=1)
+    told = [set(gone) for gone in table(Markov(0.9, 0.3), stage)]
+    assert told[0] == set()
+    pairs = [(client in a, client in b) for a, b in itertools.pairwise(told) for client in stage.clients]
+    stayed = [not after for before, after in pairs if not before]
+    returned = [not after for before, after in pairs if before]
+    assert sum(stayed) / len(stayed) == pytest.approx(0.9, abs=0.02)  # four deviations of 4,500 draws
+    assert sum(returned) / len(returned) == pytest.approx(0.3, abs=0.05)
+    assert Markov(1, 0)(299, stage) == []
+    assert Markov(0, 0)(1, stage) == list(stage.clients)
+
+
+def test_a_trace_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "away.csv").write_text("# client,first,back\n0,3,6\n\n3, 5, 7\n")
+    assert table(Trace(str(tmp_path / "away.csv")), FOUR) == table(Intervals(((0, 3, 6), (3, 5, 7))), FOUR)
+    (tmp_path / "bad.csv").write_text("0,3\n")
+    with pytest.raises(HoldfastError, match=r"bad.csv, line 1: expected three whole numbers"):
+        choose(SCENARIOS, Choice("trace", {"path": str(tmp_path / "bad.csv")}), "scenario")
+    with pytest.raises(HoldfastError, match="cannot be read"):
+        choose(SCENARIOS, Choice("trace", {"path": str(tmp_path / "none.csv")}), "scenario")
 
 
 def test_the_paper_s_rounds_of_leaving() -> None:
@@ -191,14 +234,14 @@ class Echo:
 def test_staged_keeps_the_order_and_does_not_ask_those_away() -> None:
     echo = Echo()
     staged = Staged(echo, Intervals(((1, 1, 2),)), Stage(4, [1, 1, 1], 0), "intervals")
-    messages = [Message(c, 0, job) for job in ("train", "test", "evaluate") for c in (2, 1, 0)]
+    messages = [Message(c, 0, job) for job in (TRAIN.name, "test", "evaluate") for c in (2, 1, 0)]
     replies = staged.ask(messages)
     assert [reply.client for reply in replies] == [2, 1, 0] * 3
-    assert (1, "train") not in echo.asked
+    assert (1, TRAIN.name) not in echo.asked
     assert (1, "test") not in echo.asked
     assert replies[1] == Absent(1, "away (intervals)")
     # One client asked several things at once gets each of its own answers back; the watcher reaches everyone.
-    assert [r.scalars["said"] for r in replies if isinstance(r, Reply)] == ["train"] * 2 + ["test"] * 2 + [
+    assert [r.scalars["said"] for r in replies if isinstance(r, Reply)] == [TRAIN.name] * 2 + ["test"] * 2 + [
         "evaluate"
     ] * 3
     assert staged.ask([]) == []

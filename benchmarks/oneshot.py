@@ -34,11 +34,14 @@ from holdfast.heads.choosing import HEADS, Noise, accuracy, choose_head, fit
 from holdfast.privacy.noise import system
 from holdfast.runs.build import deal, first_samples
 
+WHITE = "scattering:directions=192,power=0.5"  # drawn shapes have equal variances along all directions
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {  # what leaves: (encoder, digest options)
     "mixed rows, SpD 4": ("scattering", {"mode": "paper"}),
     "sums, no noise": ("scattering", {"mode": "sums"}),
-    "moments, epsilon 3": ("scattering", {"mode": "moments", "epsilon": 3.0}),
-    "moments, epsilon 1": ("scattering:64", {"mode": "moments", "epsilon": 1.0}),
+    "sums, no noise, white features": (WHITE, {"mode": "sums"}),
+    "moments, epsilon 10": (WHITE, {"mode": "moments", "epsilon": 10.0}),
+    "moments, epsilon 3": (WHITE, {"mode": "moments", "epsilon": 3.0}),
+    "moments, epsilon 1": (WHITE, {"mode": "moments", "epsilon": 1.0}),
 }
 
 

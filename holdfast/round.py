@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -33,7 +33,7 @@ from holdfast.core.types import (
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
 from holdfast.data.metrics import ACCURACY, Measure
-from holdfast.selection import select
+from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.base import check_judgement
 from holdfast.trust.robust.merging import average_buffers
@@ -78,6 +78,7 @@ class Record:
     chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+    chosen_for: Mapping[int, str] = field(default_factory=dict)  # why each was asked, where the selection says so
 
     @property
     def leading(self) -> float | None:
@@ -141,8 +142,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         after = aggregate(replace(state, digests=digests), updates, judged, method)
         if method.trust.doubts_digests:
             after = method.absence.review(state, after, method)
-        missed = [*absent, *refused, *judged.unheard]
-        return method.absence.server_step(state, after, updates, missed, method)  # FedDig: learn from digests
+        return method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
 
     after = advance(judged)
     clock.lap("server_step")
@@ -156,7 +156,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
-    after = after.next(absent=tuple(sorted([*absent, *refused])))
+    known = remembered(method.selection, state, after, federation.clients, asked, updates, fresh)
+    after = after.next(absent=tuple(sorted([*absent, *refused])), selection=known)
     record = Record(
         round=after.round,  # counted from 1: the rounds played so far, with this one
         absent=absent,
@@ -171,7 +172,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
-        asked=None if len(asked) == len(federation.clients) else asked,
+        asked=None if len(asked) == len(federation.clients) else list(asked),
+        chosen_for={client: why for client, why in asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
     return after, record
@@ -211,12 +213,12 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
         bytes_down=0,
         seconds=clock.laps,
         notes=[f"{method.called(client)}'s digest is refused: {why}" for client, why in refused.items()],
-        asked=None if len(asked) == len(federation.clients) else asked,
+        asked=None if len(asked) == len(federation.clients) else list(asked),
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
 
 
-def train_messages(state: State, asked: Sequence[int], method: Method) -> list[Message]:
+def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
     common = method.shared(state.model, state.buffers)
     server = method.algorithm.broadcast(state.algorithm)

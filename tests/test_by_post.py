@@ -135,13 +135,13 @@ def test_moments_by_post(post: Path, tmp_path: Path) -> None:
         paths.append(tmp_path / f"m{place}.digest")
         make(Recipe("fashion-mini", samples_of=post / f"s{place}.npz", mode="moments", epsilon=20.0), paths[-1])
     outcome = train(paths)
-    assert (outcome.fitted.name, outcome.fitted.optimistic) == ("qda", True)
+    assert (outcome.fitted.name, outcome.fitted.optimistic) == ("lda", True)
     (tmp_path / "model.safetensors").write_bytes(model_bytes(outcome))
     task = load_task("fashion-mini")
     kept = sum(task.test.labels == c for c in CLASSES).nonzero().flatten()
     answers = load_model(tmp_path / "model.safetensors").predict(task.test.inputs[0][kept][:, 0].numpy()).argmax(1)
     assert (answers == task.test.labels[kept].numpy()).mean() > 0.85
-    assert torch.is_tensor(load_tensors(model_bytes(outcome))["square"])
+    assert torch.is_tensor(load_tensors(model_bytes(outcome))["weight"])
 
 
 def test_a_regression_by_post_is_pooled_ridge(tmp_path: Path) -> None:

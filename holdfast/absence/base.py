@@ -82,11 +82,8 @@ class AbsencePolicy:
         """The state with new digests judged by the others, for trust rules that doubt digests."""
         return after
 
-    def server_step(
-        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], context: Context
-    ) -> State:
-        """The state after the moderator's own step, given that before the round and after the averaging; `missed` are
-        the clients that are away, refused, or hardly heard by the trust rule."""
+    def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
+        """The state after the moderator's own step, given that before the round and after the averaging."""
         return after
 
     def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:

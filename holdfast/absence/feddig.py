@@ -220,9 +220,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     def memory_for(self, state: State, client: int) -> Tensors:
         return memory_of(state, client) if stood_in(state, client) > state.accepted.get(client, -1) else {}
 
-    def server_step(
-        self, before: State, after: State, updates: Sequence[Update], missed: Collection[int], context: Context
-    ) -> State:
+    def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
         """Lines 20-22; before it, what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, context)}
         after = replace(after, absence=absence)

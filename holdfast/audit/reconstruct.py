@@ -71,7 +71,7 @@ def leftovers(
     count, spd = len(flat), max(1, options.spd)
     if claim.mode == "moments":
         scales = scales_for(options.true_epsilon, options.delta, flat.shape[1])[0]
-        noise = float(scales.of_sum(RADIUS))  # of a class's sum, both stages together
+        noise = float(scales.of_sum(RADIUS**2))  # of a class's sum, for a record that the radius does not shorten
         return (flat + noise * torch.randn(flat.shape, generator=generator, dtype=flat.dtype)).float()
     if claim.mode == "paper":
         largest = float(flat.abs().max())

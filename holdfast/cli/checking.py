@@ -102,8 +102,8 @@ def timeline(plan: Plan, width: int = 60) -> list[str]:
 
 
 def foreseen(plan: Plan) -> bool:
-    """Whether it is known before the run who is asked when: a user's own selection may go by what happens."""
-    return plan.experiment.selection.name != "all" and plan.experiment.selection.name in SELECTIONS
+    """Whether it is known before the run who is asked when: most selections go by what happens."""
+    return plan.experiment.selection.name == "uniform"
 
 
 def show_partition(file: Path | None, changes: list[str], out: Path | None) -> None:

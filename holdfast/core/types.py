@@ -123,6 +123,7 @@ class State:
     claims: Mapping[int, int] = field(default_factory=dict)  # client -> the samples it claimed when it joined
     digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
     server_optimizer: Tensors = field(default_factory=dict)
+    selection: Tensors = field(default_factory=dict)  # what is remembered of each client to choose whom to ask
 
     def without(self, clients: Collection[int]) -> State:
         """The state in which nothing is kept of these clients but what the model learnt from them."""
@@ -137,7 +138,10 @@ class State:
         kept: dict[str, Any] = {
             name: {c: v for c, v in getattr(self, name).items() if c not in clients} for name in BY_CLIENT
         }
-        return replace(self, absence=absence, **kept)
+        selection = {name: tensor.clone() for name, tensor in self.selection.items()}
+        for tensor in selection.values():
+            tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
+        return replace(self, absence=absence, selection=selection, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

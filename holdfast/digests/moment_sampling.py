@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.digests.moments import MomentDigest, spikes
+from holdfast.digests.moments import MomentDigest
 
-MOST_SHARED = 40  # directions of the shared second moment
-LEAST = 0.1  # of the usual variance: no direction and no class has less
+LEAST = 0.3  # of the usual variance: no direction has less where noise could explain it
+OWN_MOST = 0.9  # of a class's variance that its own strong directions may take
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Pooled:
 
     counts: Tensor  # (clients, classes): records in trusted cells, else 0
     means: Tensor  # (clients, classes, k)
-    covariances: Tensor  # (classes, k, k); zero where nobody holds the class
+    classes: Tensor  # (classes, k): the means of all clients together
+    covariances: Tensor  # (classes, k, k), with what is not known of the mean; zero where nobody holds the class
     roots: Tensor  # (classes, k, k): their Cholesky factors
 
 
@@ -42,11 +43,12 @@ def pool(digests: Sequence[MomentDigest]) -> Pooled:
     total = counts.sum(0)
     if not bool((total > 0).any()):
         raise HoldfastError("moment digests: no client has a class with enough records for its noise; raise epsilon.")
-    means, classes = shrunk_means(
-        counts, _stack([digest.means for digest in digests]), _stack([digest.mean_noise**2 for digest in digests])
-    )
     second = _stack([digest.shared for digest in digests]).sum(0)
     shape = shared_shape(second, math.sqrt(sum(digest.scales.of_shared**2 for digest in digests)))
+    noise = _stack([digest.mean_noise**2 for digest in digests])
+    means, classes, unsure = shrunk_means(counts, _stack([digest.means for digest in digests]), noise, shape)
+    # Records of unit length lie 1 - |mean|^2 from their mean, squared; shorter ones nearer, as their trace shows.
+    traces = (1 - classes.square().sum(1)).clamp(min=0.05) * min(1.0, float(second.trace() / total.sum()))
     covariances = torch.zeros(len(total), *shape.shape, dtype=shape.dtype)
     roots = covariances.clone()
     for c in (total > 0).nonzero().flatten().tolist():
@@ -54,21 +56,24 @@ def pool(digests: Sequence[MomentDigest]) -> Pooled:
             math.sqrt(float(own[c] / total[c])) * torch.from_numpy(digest.strong[digest.owner == c])
             for own, digest in zip(counts, digests, strict=True)
         ]
-        # Records of unit length lie 1 - |mean|^2 from their mean, squared: the covariance's trace is known.
-        covariances[c] = class_shape(torch.cat(parts), shape) * max(0.05, 1 - float(classes[c].square().sum()))
+        covariances[c] = class_shape(torch.cat(parts), shape) * traces[c] + unsure[c]
         roots[c] = torch.linalg.cholesky(covariances[c])
-    return Pooled(counts, means, covariances, roots)
+    return Pooled(counts, means, classes, covariances, roots)
 
 
-def shrunk_means(counts: Tensor, means: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Each client's class means (clients, classes, k), and those of all clients together (classes, k).
+def shrunk_means(counts: Tensor, means: Tensor, noise: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each client's class means (clients, classes, k), those of all clients together (classes, k), and the covariance
+    of what is not known of these (classes, k, k).
 
-    A client's mean keeps b/(b + v) of its difference from its class's, v being its noise's variance and b that of true
-    differences, estimated where a class has several clients. A class's mean keeps as much of its difference from the
-    mean of all, coordinate by coordinate: half of b is the coordinate's own, half is common to all.
+    A class's mean weighs those of its clients by their noise v and sampling error. Around the mean of all classes it is
+    taken as N(0, b S), S the shape within classes, with noise v: along a direction of S with variance s it keeps
+    b s/(b s + v) of its difference, and b s v/(b s + v) of it stays unknown. A client's mean keeps d/(d + v) of its
+    difference from its class's, d the variance of true differences, estimated where a class has several clients.
     """
-    total = counts.sum(0)
-    held, share = total > 0, counts / total.clamp(min=1.0)
+    total, k = counts.sum(0), means.shape[2]
+    held = total > 0
+    weights = torch.where(counts > 0, 1 / (noise + 0.5 / k / counts.clamp(min=1.0)), torch.zeros_like(noise))
+    share = weights / weights.sum(0).clamp(min=1e-30)
     classes = (share[:, :, None] * means).sum(0)
     away = torch.where(counts[:, :, None] > 0, means - classes, torch.zeros_like(means))
     several = (counts > 0) & ((counts > 0).sum(0) > 1)
@@ -78,27 +83,39 @@ def shrunk_means(counts: Tensor, means: Tensor, noise: Tensor) -> tuple[Tensor, 
         between = max(0.0, float((excess * counts)[several].sum() / counts[several].sum()))
     own = away * (between / (between + noise).clamp(min=1e-30))[:, :, None]
     spread = (share**2 * noise).sum(0)
-    middle = (total[:, None] * classes).sum(0) / total.sum()
-    off = torch.where(held[:, None], classes - middle, torch.zeros_like(classes))
-    true = (off[held].square().mean(0) - spread[held].mean()).clamp(min=0)
-    true = (true + true.mean()) / 2
-    classes = middle + off * true / (true + spread[:, None]).clamp(min=1e-30)
-    return classes + own, classes
+    middle = total @ classes / total.sum()
+    values, axes = torch.linalg.eigh(shape)
+    off = torch.where(held[:, None], classes - middle, torch.zeros_like(classes)) @ axes
+    true = max(1e-6, float((off.square().sum(1) - k * spread)[held].mean())) * values.clamp(min=1e-12)
+    keep = true / (true + spread[:, None])
+    classes = torch.where(held[:, None], middle + (off * keep) @ axes.T, torch.zeros_like(classes))
+    unsure = torch.einsum("ki,ci,li->ckl", axes, keep * spread[:, None], axes)
+    return classes + own, classes, unsure
 
 
 def shared_shape(second: Tensor, sigma: float) -> Tensor:
-    """The shared second moment cleaned of its noise, with trace 1: what stands out of it, and a diagonal rest.
-
-    The rest's diagonal keeps as much of its own profile as noise does not explain.
-    """
-    directions, strength = spikes(second, sigma, MOST_SHARED)
-    strong = (directions * strength) @ directions.T
-    rest = second.diagonal() - strong.diagonal()
-    base = max(float(rest.mean()), 1e-3 * float(second.trace().clamp(min=1.0)) / len(second))
-    profile = max(0.0, float((rest - base).square().mean()) - sigma**2)
-    rest = base + (rest - base) * profile / max(profile + sigma**2, 1e-30)
-    whole: Tensor = strong + torch.diag(rest.clamp(min=LEAST * base))
+    """The shared second moment cleaned of its noise, with trace 1; what noise could hide is not taken for nothing."""
+    values, axes = denoised(second, sigma)
+    usual = float(values.clamp(min=0).mean())
+    floor = max(min(LEAST * usual, sigma * math.sqrt(len(values) / 2)), 1e-6 * max(usual, 1.0))
+    whole: Tensor = (axes * values.clamp(min=floor)) @ axes.T
     return whole / whole.trace()
+
+
+def denoised(matrix: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """The variance that a matrix seen through symmetric noise truly has along each of its eigenvectors, and these.
+
+    With noise of deviation sigma on the diagonal and sigma/sqrt(2) off it, the eigenvector of an eigenvalue y has the
+    true variance y - 2 (sigma^2/2) sum_j 1/(y - y_j) on the average, the best estimate that any function of the noisy
+    matrix's spectrum has (Bun, Allez, Bouchaud, Potters 2016); 1/x is smoothed to x/(x^2 + sigma^2/2).
+
+    >>> denoised(torch.diag(torch.tensor([1.0, 13.0])), 2.0)[0]  # 13 - 4 x 12/(144 + 2)
+    tensor([ 1.3288, 12.6712])
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    apart = values[:, None] - values
+    pull = (apart / (apart.square() + sigma**2 / 2 + 1e-30)).sum(1)
+    return values - sigma**2 * pull, vectors
 
 
 def class_shape(strong: Tensor, shape: Tensor) -> Tensor:
@@ -111,7 +128,7 @@ def class_shape(strong: Tensor, shape: Tensor) -> Tensor:
     beyond = torch.eye(len(shape), dtype=shape.dtype) - axes.T @ axes
     rest = beyond @ shape @ beyond
     left = float(rest.trace())
-    share = min(float(own.trace()), 1 - LEAST) if left > 1e-6 else 1.0  # few features: nothing is left beyond
+    share = min(float(own.trace()), OWN_MOST) if left > 1e-6 else 1.0  # few features: nothing is left beyond
     whole: Tensor = own * (share / float(own.trace())) + rest * ((1 - share) / max(left, 1e-6))
     return whole + 1e-6 * torch.eye(len(shape), dtype=shape.dtype) / len(shape)
 

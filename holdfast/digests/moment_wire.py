@@ -26,13 +26,13 @@ from holdfast.privacy import moment_noise as moments
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import Whole
 
-SCHEMA = "holdfast-moments/2"
-OLD = "holdfast-moments/1"
+SCHEMA = "holdfast-moments/3"
+OLD = ("holdfast-moments/1", "holdfast-moments/2")
 PARTS = ("counts", "means", "radii", "owner", "strong", "shared")
 BEYOND = 10.0  # deviations of the noise: an honest client is refused less often than once in 10^20 digests
 MOST_NUMBERS = 1 << 24  # in a moment digest: room for 4,000 features
 AGAIN = "ask the client to make it again"
-LIMIT = 10_900  # bytes of a release
+LIMIT, UP_TO = 10_900, 128  # bytes of a release with so many features; of more, by the square of their number
 LEAST_SHARED = 2_500  # bytes that the shared second moment may always take
 RADIUS_STEP, STRONG_STEP = 2.0**-10, 2.0**-7
 
@@ -70,7 +70,8 @@ def seal_moments(digest: MomentDigest, task: str, encoder: str) -> Tensors:
         "directions": len(digest.owner),
         "claim": digest.claim.as_json(),
     }
-    room = LIMIT - sum(map(len, tensors.values())) - len(_text({**manifest, "steps": steps})) - 100  # SHA-256 and name
+    limit = int(LIMIT * max(1.0, (k / UP_TO) ** 2))
+    room = limit - sum(map(len, tensors.values())) - len(_text({**manifest, "steps": steps})) - 100  # SHA-256 and name
     while True:
         tensors["shared"] = squeeze(np.rint(shared / steps["shared"]).astype(np.int64))
         if len(tensors["shared"]) <= max(room, LEAST_SHARED):
@@ -201,7 +202,7 @@ def read_manifest(text: torch.Tensor, where: str) -> dict[str, Any]:
         manifest = json.loads(bytes_of(text))
     except (ValueError, RecursionError):
         manifest = None
-    if isinstance(manifest, dict) and manifest.get("schema") == OLD:
+    if isinstance(manifest, dict) and manifest.get("schema") in OLD:
         raise HoldfastError(f"{where}: it is a moment digest of an earlier form, which is no longer read; {AGAIN}.")
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise HoldfastError(f"{where}: it has no manifest of schema {SCHEMA!r}; {AGAIN}.")
@@ -216,7 +217,7 @@ def is_moments(tensors: Tensors) -> bool:
         manifest = json.loads(bytes_of(tensors.get("manifest", torch.empty(0))))
     except (ValueError, RecursionError):
         return False
-    return isinstance(manifest, dict) and manifest.get("schema") in (SCHEMA, OLD)
+    return isinstance(manifest, dict) and manifest.get("schema") in (SCHEMA, *OLD)
 
 
 def _sizes(manifest: Mapping[str, Any], where: str) -> tuple[int, int, list[int], int]:

@@ -127,9 +127,9 @@ def summarise(
     early, late = 1 / scales.first**2, (moments.WEIGHT / 2 / scales.second) ** 2
     counts = (early * first.counts + late * second.counts) / (early + late) / STEPS
     counts = np.rint(counts / COUNT_STEP) * COUNT_STEP  # as they are sent: both sides trust the same classes
-    safe, radii = np.maximum(counts, 1.0)[:, None], centres.radii[:, None]
-    of_mean = moments.WEIGHT / (radii * scales.second) ** 2
-    refined = centres.means + radii * (second.sums / STEPS) / safe
+    safe, away = np.maximum(counts, 1.0)[:, None], moments.distance(centres.radii)[:, None]
+    of_mean = moments.WEIGHT / (away * scales.second) ** 2
+    refined = centres.means + away * (second.sums / STEPS) / safe
     means = (early * (first.sums / STEPS) / safe + of_mean * refined) / (early + of_mean)
     trusted = counts >= fewest(scales)
     k = first.sums.shape[1]
@@ -162,7 +162,8 @@ def spikes(matrix: torch.Tensor, sigma: float, most: int) -> tuple[torch.Tensor,
     Noise of deviation sigma on the diagonal and sigma/sqrt(2) off it has eigenvalues within 2 tau, tau = sigma
     sqrt(k/2) (Wigner). A true y of strength theta > tau is seen as theta + tau^2/theta, turned away from its direction
     by cos^2 = 1 - (tau/theta)^2; the best strength for the direction seen is theta cos^2 = sqrt(y^2 - 4 tau^2)
-    (Benaych-Georges and Nadakuditi 2011; Gavish and Donoho 2017). y counts from the mean of the other eigenvalues.
+    (Benaych-Georges and Nadakuditi 2011; Gavish and Donoho 2017). y counts from the mean of the other eigenvalues, and
+    stands out beyond 2 tau (1 + k^(-2/3)), which the largest eigenvalue of noise exceeds once in 100 (Tracy and Widom).
 
     >>> spikes(torch.diag(torch.tensor([13.0, 1.0, 0.0, -1.0])), 1.0, 3)[1]  # tau^2 = 2; 13 above a mean of 0
     tensor([12.6886])
@@ -170,9 +171,10 @@ def spikes(matrix: torch.Tensor, sigma: float, most: int) -> tuple[torch.Tensor,
     values, vectors = torch.linalg.eigh(matrix)
     values, vectors = values.flip(0), vectors.flip(1)
     tau = sigma * math.sqrt(len(values) / 2)
+    edge = 2 * tau * (1 + len(values) ** (-2 / 3))
     base = max(0.0, float(values.mean()))
     for _ in range(3):  # what stands out depends on the mean of the rest, and the other way round
-        count = min(most, int((values - base > 2 * tau).sum()), len(values) - 1)
+        count = min(most, int((values - base > edge).sum()), len(values) - 1)
         base = max(0.0, float(values[count:].mean()))
     strength = ((values[:count] - base) ** 2 - 4 * tau**2).clamp(min=0).sqrt()
     return vectors[:, :count], strength

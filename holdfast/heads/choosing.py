@@ -1,8 +1,8 @@
 """Which head to take, without test data, and what to expect of it.
 
 Of mixed digests every fifth row is left out: each head is fitted to the others and judged by the rows left out, which
-are stretched like all. Moments have no rows: records drawn from them follow the very Gaussians that `qda` assumes, so
-the fit cannot judge between heads. There `qda` is taken, which was best on other seeds; what is expected of it comes
+are stretched like all. Moments have no rows: records drawn from them follow the very Gaussians that heads assume, so
+the fit cannot judge between heads. There `lda` is taken, which was best on other seeds; what is expected of it comes
 from drawn records, and is optimistic for the same reason. Sums of classes have one covariance, for which `lda` is made.
 
 Sums of other kinds have one head each. Of a regression, generalised cross-validation says what to expect, and what a
@@ -47,7 +47,7 @@ SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
 }
 SERVER_STEP = "server-step"
 HEADS = (*SOLVED, SERVER_STEP)
-OF_MOMENTS = "qda"
+OF_MOMENTS = "lda"
 LEFT_OUT = 5  # one row of so many
 
 LEAST_SQUARES, LOG_ODDS, LIKELIEST = (

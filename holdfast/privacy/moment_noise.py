@@ -4,7 +4,7 @@ Stage 1, a record (z, c) adds x = (e_c, e_c (x) z): class counts and class sums.
 a radius R_c, which anybody can compute from what was released: from here on they are public (centres_of).
 
 Stage 2, it adds, with u = (z - m_c) / max(|z - m_c|, R_c), so that |u| <= 1 whatever the centres are,
-x = (w/2 e_c, sqrt(w) e_c (x) u, sqrt(s) e_c (x) uu', sqrt(1 - s) uu'), w = WEIGHT, s = CLASSWISE: counts and sums
+x = (w/2 e_c, sqrt(w) e_c (x) u, sqrt(s) e_c (x) uu', sqrt(1 - s) uu'), w = WEIGHT, s below: counts and sums
 again, which now cost less as u measures from the centre, a second moment of each class, and one that all share.
 
 Sensitivity, replacing (z, c) by (z', c'):
@@ -44,9 +44,10 @@ from holdfast.privacy.noise import Source, Whole, gaussian, scale_at_least
 
 Array = NDArray[np.float64]
 
-FIRST = 0.2  # share of the budget (of the squared ratio) that stage 1 takes
+FIRST = 0.4  # share of the budget (of the squared ratio) that stage 1 takes
 WEIGHT = 0.5  # w; at least 1/2 for the proof
-CLASSWISE = 0.8  # s: the classes' own second moments against the shared one
+CLASSWISE = 0.8  # s at most: the classes' own second moments against the shared one
+CLEAR = 2.0  # the ratio (that of epsilon 10) from which on s is so large; with more noise hardly a class's stands out
 D1 = 2.0
 D2 = (WEIGHT + 2) / math.sqrt(2)
 STEPS = 1 << 10
@@ -87,6 +88,7 @@ class Scales:
 
     first: float
     second: float
+    own: float  # s
     counts: Fraction  # of stage 1, and so on
     sums: Fraction
     counts_2: Fraction
@@ -108,16 +110,31 @@ class Scales:
 
     def of_sum(self, radius: Array | float) -> Array:
         """Deviation of the noise in each coordinate of a class's sum, both stages together."""
-        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (np.asarray(radius) * self.second) ** 2))
+        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (distance(radius) * self.second) ** 2))
 
     @property
     def of_classwise(self) -> float:
         """Deviation of the noise on the diagonal of a class's second moment of u."""
-        return self.second / math.sqrt(CLASSWISE)
+        return self.second / math.sqrt(self.own)
 
     @property
     def of_shared(self) -> float:
-        return self.second / math.sqrt(1 - CLASSWISE)
+        return self.second / math.sqrt(1 - self.own)
+
+
+def distance(radius: Array | float) -> Array:
+    """How far a record usually lies from its centre, of which the radius is RADIUS: what a residual of 1 stands for."""
+    return np.asarray(radius) / RADIUS
+
+
+def classwise_share(ratio: float) -> float:
+    """s, of the ratio alone, so that both sides know it: it falls with the ratio's square, by which the records grow
+    that a class's own second moment needs to stand out of its noise.
+
+    >>> classwise_share(2.0), round(classwise_share(0.72), 3)
+    (0.8, 0.104)
+    """
+    return CLASSWISE * min(1.0, max(ratio / CLEAR, 0.1) ** 2)
 
 
 @lru_cache(maxsize=64)
@@ -125,17 +142,19 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, flo
     """The least noise with which the digest is (epsilon, delta)-private; also the ratio and the epsilon spent.
 
     >>> [round(scales_for(epsilon, 1e-5, 128)[0].second, 3) for epsilon in (10.0, 3.0, 1.0)]
-    [0.988, 2.748, 7.373]
+    [1.141, 3.174, 8.514]
     """
     check_epsilon(epsilon, "epsilon")
     slack = 0.0
     while True:
         ratio = gaussian_ratio(epsilon - slack, delta)
         first, second = D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
-        own, shared = second / math.sqrt(CLASSWISE) * STEPS**2, second / math.sqrt(1 - CLASSWISE) * STEPS**2
+        share = classwise_share(ratio)
+        own, shared = second / math.sqrt(share) * STEPS**2, second / math.sqrt(1 - share) * STEPS**2
         scales = Scales(
             first,
             second,
+            share,
             counts=scale_at_least(first * STEPS),
             sums=scale_at_least(first * STEPS),
             counts_2=scale_at_least(second / (WEIGHT / 2) * STEPS),

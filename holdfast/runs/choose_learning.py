@@ -22,6 +22,7 @@ from holdfast.learning.settings import Learning, Optimizer
 from holdfast.round import Method
 from holdfast.runs.experiment import Experiment
 from holdfast.selection import select
+from holdfast.selection.informed import Informed
 
 
 def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> Learning:
@@ -130,6 +131,12 @@ def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None
         model, _ = method.server_optimizer.step(before, aggregated, state.server_optimizer)
         if fault := misfit(model, before):
             raise ValueError(f"in its model {fault}")
+    chosen = method.selection
+    if isinstance(chosen, Informed) and chosen.needs_loss and (method.poisson or method.absence.protects):
+        raise HoldfastError(
+            f"selection: {experiment.selection} goes by training losses, which protected clients do not tell; choose "
+            "'uniform', 'size' or 'tiers'."
+        )
     with named("selection", experiment.selection):
         select(method.selection, range(method.clients), state, method.seed)
 

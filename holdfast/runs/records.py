@@ -18,8 +18,8 @@ from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.round import Record
 from holdfast.runs.experiment import FIRST_ROUND, SCHEMA
 
-GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer")
-TEXTS = ("absent", "refused", "suspects")  # of a record: client -> words
+GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer", "selection")
+TEXTS = ("absent", "refused", "suspects", "chosen_for")  # of a record: client -> words
 NUMBERS = ("weights", "scores", "credibility", "client_seconds")  # client -> number
 OLD = {"accuracy": "metrics", "class_accuracy": "class_metrics", "client_accuracy": "client_metrics"}
 MOST = 2**53

@@ -26,7 +26,6 @@ class Judgement:
     scores: Mapping[int, float] = field(default_factory=dict)
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who test, from 0 to 1
     suspects: Mapping[int, str] = field(default_factory=dict)
-    unheard: Sequence[int] = ()  # clients whose updates hardly count
     notes: Sequence[str] = ()
     bytes_up: int = 0
     bytes_down: int = 0

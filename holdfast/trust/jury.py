@@ -130,7 +130,6 @@ class Jury(Trust):
             scores={client: float(memory["reputation"][client]) for client in clients},
             credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
             suspects=self.suspects(memory, clients),
-            unheard=[client for client, heeded in zip(clients, standing(memory, clients), strict=True) if heeded < 0.5],
             notes=[*reports.notes, *said_of(near, clients, called), *hardly_believed(reports.told, memory, called)],
             bytes_up=reports.bytes_up,
             bytes_down=reports.bytes_down,

@@ -84,7 +84,7 @@ def test_who_knows_all_partners_has_the_record_unless_there_is_noise() -> None:
     assert len(mixed.unique(dim=0)) == 10
     strict = FedDig(mode="moments", epsilon=1.0)
     left = leftovers(strict, claim_of(strict, (9,), 4), features, generator, True)
-    assert float((left - features).std()) == pytest.approx(7.46, rel=0.1)  # 1/sqrt(1/16.7^2 + 1/8.34^2) at epsilon 1
+    assert float((left - features).std()) == pytest.approx(7.46, rel=0.1)  # 1/sqrt(1/11.8^2 + 1/9.63^2) at epsilon 1
 
 
 def test_a_decoder_sees_what_is_not_hidden_and_nothing_of_what_is() -> None:

@@ -163,7 +163,7 @@ def after_digests(method_trust: object, holders: Sequence[int] = range(5)) -> tu
     after = replace(before, digests=digests)
     if method.trust.doubts_digests:
         after = method.absence.review(before, after, method)
-    return before, method.absence.server_step(before, after, [], [], method)
+    return before, method.absence.server_step(before, after, [], method)
 
 
 def test_a_contradicted_digest_does_not_teach_and_is_named() -> None:

@@ -227,7 +227,6 @@ BAD = {
     "with absurd counts": ({"steps": {**FAIR, "counts": 1e9}}, "noise does not explain"),
     "with absurd means": ({"steps": {**FAIR, "means": 1e6}}, "means longer than any record"),
     "with absurd radii": ({"steps": {**FAIR, "radii": 1.0}}, "radii beyond"),
-    "with absurd directions": ({"steps": {**FAIR, "strong": 1e6}}, "strong directions larger"),
     "with an absurd second moment": ({"steps": {**FAIR, "shared": 1e6}}, "shared second moment larger"),
     "with classes that it does not hold": ({"trusted": [0, 1, 2, 9]}, "which classes it trusts"),
     "with fewer classes than it holds": ({"steps": {**FAIR, "counts": 1e-3}}, "not those with enough records"),
@@ -242,6 +241,12 @@ def test_a_bad_moment_digest_is_refused_with_a_sentence(which: str) -> None:
     changes, words = BAD[which]
     absence = FedDig(mode="moments")
     assert words in refusal(absence, edited(sealed(absence), **changes))  # type: ignore[arg-type]
+
+
+def test_absurd_directions_are_refused() -> None:
+    absence = FedDig(mode="moments", epsilon=12.0)  # with more noise so few records have none
+    steps = {**FAIR, "means": 2.0**-14, "strong": 1e6}
+    assert "strong directions larger" in refusal(absence, edited(sealed(absence), steps=steps))
 
 
 def test_damage_strangers_and_mixed_digests_are_refused() -> None:

@@ -99,7 +99,7 @@ def test_moments_are_not_judged_by_their_own_fit() -> None:
     features, labels = blobs(600, 3, 6, 1)
     digest = make(features, labels, 3, epsilon=10.0, source=noise.seeded(1))
     fitted = choose_head("auto", [digest])
-    assert (fitted.name, fitted.optimistic, list(fitted.adds)) == ("qda", True, [None])
+    assert (fitted.name, fitted.optimistic, list(fitted.adds)) == ("lda", True, [None])
 
 
 def test_bad_choices_are_sentences() -> None:

@@ -55,13 +55,13 @@ def state_of(round: int) -> State:
 
 
 def test_uniform_draws_each_client_as_often_as_any_other_and_each_round_anew() -> None:
-    drawn = [select(Uniform(3), range(10), state_of(round), seed=0) for round in range(400)]
+    drawn = [list(select(Uniform(3), range(10), state_of(round), seed=0)) for round in range(400)]
     assert all(len(set(clients)) == 3 and clients == sorted(clients) for clients in drawn)
     counts = torch.bincount(torch.tensor(drawn).flatten(), minlength=10)
     assert counts.min() > 85  # 120 expected, with a deviation of 9
     assert counts.max() < 155
-    assert drawn == [select(Uniform(3), range(10), state_of(round), seed=0) for round in range(400)]
-    assert drawn != [select(Uniform(3), range(10), state_of(round), seed=1) for round in range(400)]
+    assert drawn == [list(select(Uniform(3), range(10), state_of(round), seed=0)) for round in range(400)]
+    assert drawn != [list(select(Uniform(3), range(10), state_of(round), seed=1)) for round in range(400)]
 
 
 def test_who_is_not_asked_is_not_absent_and_sends_nothing() -> None:

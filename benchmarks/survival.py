@@ -32,7 +32,7 @@ PENALTY = 0.1  # of the pooled fit, on standardised columns and the mean likelih
 COMMON: dict[str, Any] = {"partition": "column:region", "split": "100/0/0", "evaluate_every": 1000}
 COX: dict[str, Any] = {"model": "linear", "batch_size": 1000, "lr": 1.0, "rounds": 30}
 DIGESTS: dict[str, Any] = {"absence": {"name": "feddig", "mode": "sums"}, "encoder": "table"}
-ROUNDS: dict[str, Any] = {**DIGESTS, "model": "head", "lr": 3.0, "rounds": 15}
+ROUNDS: dict[str, Any] = {**DIGESTS, "model": "head:form=proportional", "lr": 10.0, "rounds": 30}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg_cox_none": COX,
     "fedavg_cox_leaving": {**COX, "scenario": "sequential"},

@@ -16,7 +16,7 @@ import torch
 from holdfast.absence import FedDig
 from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
-from holdfast.core.types import size
+from holdfast.core.types import Tensors, size
 from holdfast.data.task import Samples, right_or_wrong
 from holdfast.digests.received import samples_of
 from holdfast.digests.release import claim_of, make_release
@@ -143,14 +143,14 @@ class Workshop:
         """The setting with the accuracy of a model trained on its digests alone, and a release's size."""
         method, seed = self.plan.method, self.plan.experiment.seed
         about = method.bench.about
-        digests = {}
-        for client, own in enumerate(self.own):
-            generator = rng(seed, 0, client, "digest")
-            digests[client] = make_release(setting.options, about, own.inputs[-1], own.labels, generator, system())[0]
+        digests: dict[int, Tensors] = {}
         try:
+            for client, own in enumerate(self.own):
+                told = (own.inputs[-1], own.labels, rng(seed, 0, client, "digest"))
+                digests[client] = make_release(setting.options, about, *told, system())[0]
             opened = samples_of(setting.options, method, digests, 0, sorted(digests))
-        except HoldfastError:  # so much noise that nothing is left to learn from
-            return replace(setting, accuracy=None, size=max(map(size, digests.values())))
+        except HoldfastError:  # a client with too few records, or so much noise that nothing is left to learn from
+            return replace(setting, accuracy=None, size=max(map(size, digests.values()), default=None))
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         model = self.plan.model()
         for epoch in range(EPOCHS):

@@ -28,6 +28,7 @@ from holdfast.play import resume, run
 from holdfast.report.figures import save_curves
 from holdfast.report.words import on_absent, situation
 from holdfast.runs.build import make_plan
+from holdfast.runs.choose_model import name_model
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load
 from holdfast.runs.presets import with_method
 from holdfast.runs.store import History, Run
@@ -54,8 +55,15 @@ def compare_methods(
         experiments, shared = one_network(experiments)
         if shared:
             console.print(f"[yellow]note[/] {shared}")
+    networks: dict[str, str] = {}
     for experiment in {(e.method, situation(e)): e for e in experiments}.values():
-        make_plan(experiment)  # what does not fit together is said before the first run, not after an hour
+        plan = make_plan(experiment)  # what does not fit together is said before the first run, not after an hour
+        model = name_model(plan.experiment, plan.task, plan.method.absence)
+        networks[experiment.method] = "the task's own" if model.name == "auto" else str(model)
+    if len({*networks.values()}) > 1:
+        each = ", ".join(f"{method}: {network}" for method, network in networks.items())
+        told = f"the methods train different networks, so the table compares these as well ({each})."
+        console.print(f"[yellow]note[/] {escape(told)}")
     histories: list[History] = []
     with Live(console, sum(e.rounds for e in experiments), every=experiments[0].rounds) as live:
         try:
@@ -215,7 +223,7 @@ def table(histories: Sequence[History], backdoors: Sequence[float | None], curve
         view.add_column(escape(name), justify="right", overflow="fold")
     view.add_column("seconds a run", justify="right")
     if curves:
-        view.add_column(f"{escape(measure.name)} by round, {escape(conditions[-1])}", no_wrap=True)
+        view.add_column(f"{escape(measure.words)} by round, {escape(conditions[-1])}", no_wrap=True)
     for method, row in cells.items():
         doors = [open_doors.get((method, s), []) for s in conditions]
         texts = [

@@ -104,5 +104,5 @@ def verdict(model: Trained, metrics: dict[str, float]) -> str:
     texts = []
     for measure in (metric.measure for metric in model.metrics):
         value = metrics.get(measure.name)
-        texts.append(f"{measure.name} [bold]{'unknown' if value is None else measure.text(value)}[/]")
+        texts.append(f"{measure.words} [bold]{'unknown' if value is None else measure.text(value)}[/]")
     return ", ".join(texts)

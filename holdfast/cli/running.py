@@ -103,7 +103,7 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
     final = f"[bold]{escape(history.final_text)}[/]{history.final_words}"
     console.print(
         f"[bold]{escape(experiment.method)}[/] under {escape(str(experiment.scenario) + asked)}: "
-        f"{escape(history.measure.name)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
+        f"{escape(history.measure.words)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
     )
     if (left := on_absent(history.records)) is not None:
         console.print(f"On the data of those who left: {escape(history.measure.said(left))}")

@@ -15,6 +15,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+WORDS = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "balanced-accuracy": "balanced accuracy",
+    "label-accuracy": "accuracy over labels",
+    "f1": "F1",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "deviance": "Poisson deviance",
+    "c-index": "C-index",
+}
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -29,13 +44,22 @@ class Measure:
         return self.unit == "%"
 
     @property
+    def words(self) -> str:
+        """The name as people read it; experiments and files have the key.
+
+        >>> Measure("auroc").words, Measure("balanced-accuracy").words, Measure("my-own").words
+        ('AUROC', 'balanced accuracy', 'my-own')
+        """
+        return WORDS.get(self.name, self.name)
+
+    @property
     def title(self) -> str:
         """The name with its unit, as the title of a column or an axis.
 
         >>> ACCURACY.title, Measure("rmse", "mm").title, Measure("rmse").title
-        ('accuracy in %', 'rmse in mm', 'rmse')
+        ('accuracy in %', 'RMSE in mm', 'RMSE')
         """
-        return f"{self.name} in {self.unit}" if self.unit else self.name
+        return f"{self.words} in {self.unit}" if self.unit else self.words
 
     def shown(self, value: float) -> float:
         """The value in its unit."""
@@ -62,9 +86,9 @@ class Measure:
         """The value with its unit and name; accuracy, which everyone expects, goes without its name.
 
         >>> ACCURACY.said(0.5), Measure("rmse", "mm").said(1.25)
-        ('50.0%', 'rmse 1.25 mm')
+        ('50.0%', 'RMSE 1.25 mm')
         """
-        return self.text(value) if self == ACCURACY else f"{self.name} {self.text(value)}"
+        return self.text(value) if self == ACCURACY else f"{self.words} {self.text(value)}"
 
     def best(self, values: Iterable[float]) -> float:
         return min(values) if self.smaller_is_better else max(values)

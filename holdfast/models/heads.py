@@ -11,12 +11,13 @@ from torch.nn import functional
 
 from holdfast.models.contract import Model, Shape
 
-Form = Literal["linear", "quadratic", "cosine"]
+Form = Literal["linear", "quadratic", "cosine", "proportional"]
 
 
 @dataclass(frozen=True)
 class Head(Model):
-    """One layer on the encoded features: linear, quadratic, or the cosine to one direction of each class."""
+    """One layer on the encoded features: linear, quadratic, the cosine to one direction of each class, or proportional:
+    one slope for all outputs, as for hazards that are higher by the same odds in every interval."""
 
     inputs: ClassVar[tuple[str, ...]] = ("features",)
     form: Form = "linear"
@@ -26,7 +27,13 @@ class Head(Model):
 
 
 class Scores(nn.Module):
-    """linear: W z + b; quadratic: z' Q_c z + W z + b; cosine: b + s cos(V z, W_c), s being the length of W_c."""
+    """linear: W z + b; quadratic: z' Q_c z + W z + b; cosine: b + s cos(V z, W_c), s being the length of W_c;
+    proportional: w'z + b_c.
+
+    >>> network = Scores(2, 3, "proportional")
+    >>> sum(weight.numel() for weight in network.parameters()), network(torch.ones(4, 2)).shape
+    (5, torch.Size([4, 3]))
+    """
 
     subspace: Tensor
 
@@ -34,7 +41,7 @@ class Scores(nn.Module):
         super().__init__()
         self.form = form
         inner = min(width, max(1, outputs - 1)) if form == "cosine" else width
-        self.weight = nn.Parameter(torch.zeros(outputs, inner))
+        self.weight = nn.Parameter(torch.zeros(1 if form == "proportional" else outputs, inner))
         self.bias = nn.Parameter(torch.zeros(outputs))
         if form == "quadratic":
             self.square = nn.Parameter(torch.zeros(outputs, width, width))
@@ -45,6 +52,8 @@ class Scores(nn.Module):
         z = features.flatten(1)
         if self.form == "cosine":
             z = functional.normalize(z @ self.subspace.T, dim=1)
+        if self.form == "proportional":
+            return functional.linear(z, self.weight) + self.bias
         scores: Tensor = functional.linear(z, self.weight, self.bias)
         if self.form == "quadratic":
             scores = scores + torch.einsum("nk,ckl,nl->nc", z, self.square, z)

@@ -65,7 +65,7 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
         panels[0][column].set_title(scenario, fontsize=10)
         drawn.append(most_telling(here))
         draw_presence(panels[1][column], *drawn[-1])
-    panels[0][0].set_ylabel(f"test {measure.name}" + (f", {measure.unit}" if measure.unit else ""))
+    panels[0][0].set_ylabel(f"test {measure.words}" + (f", {measure.unit}" if measure.unit else ""))
     panels[1][0].set_ylabel("client")
     panels[0][0].legend(frameon=False, fontsize=8)
     legend_of(figure, [story for _, story in drawn])

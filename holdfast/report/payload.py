@@ -85,7 +85,7 @@ def run_payload(story: Story, name: str) -> dict[str, Any]:
 
 
 def measure_words(measure: Measure) -> dict[str, Any]:
-    return {"name": measure.name, "unit": measure.unit, "smaller": measure.smaller_is_better}
+    return {"name": measure.words, "unit": measure.unit, "smaller": measure.smaller_is_better}
 
 
 def presence(record: Record, client: int) -> str:

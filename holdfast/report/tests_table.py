@@ -45,7 +45,7 @@ def last_test(records: Sequence[Record], name_of: Callable[[int], str]) -> dict[
     more = len(clients) - MOST
     return {
         "round": record.round,
-        "head": ["", "samples", named[0].name, "95 % interval", *(measure.name for measure in named[1:])],
+        "head": ["", "samples", named[0].words, "95 % interval", *(measure.words for measure in named[1:])],
         "rows": rows,
         "more": max(0, more),
         "threshold": record.threshold,

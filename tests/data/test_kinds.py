@@ -336,15 +336,15 @@ def test_a_regression_on_the_command_line(
     assert "samples" in command(monkeypatch, capsys, "partition", file)
     ran = command(monkeypatch, capsys, "run", file, "--out", out)
     final = holdfast.resume(out).final
-    assert f"fedavg under none: rmse {final:.4g} (mean of the last 3 tests) after 4 rounds" in ran
-    assert re.search(r"round 4, rmse \d", ran)
+    assert f"fedavg under none: RMSE {final:.4g} (mean of the last 3 tests) after 4 rounds" in ran
+    assert re.search(r"round 4, RMSE \d", ran)
     told = command(monkeypatch, capsys, "report", out)
-    assert f"FedAvg reached rmse {final:.4g} with everybody present" in told
+    assert f"FedAvg reached RMSE {final:.4g} with everybody present" in told
     page = (tmp_path / "run" / "report.html").read_text()
-    assert '"name":"rmse"' in page.replace('": ', '":')
+    assert '"name":"RMSE"' in page.replace('": ', '":')
     assert "accuracy" not in ran + told
     np.savez(tmp_path / "new.npz", x=numbers(5, 9).inputs[0].numpy(), y=numbers(5, 9).labels.numpy())
-    assert "5 samples; rmse" in command(monkeypatch, capsys, "predict", out, str(tmp_path / "new.npz"))
+    assert "5 samples; RMSE" in command(monkeypatch, capsys, "predict", out, str(tmp_path / "new.npz"))
     answers = load_model(out).predict(numbers(5, 9).inputs[0].numpy())
     assert answers.shape == (5, 1)
     assert float(np.abs(answers[:, 0] - numbers(5, 9).labels.numpy()).mean()) < 2
@@ -360,15 +360,15 @@ def test_the_smallest_error_is_the_best_of_a_comparison(
     out = tmp_path / "c"
     arguments = ("compare", "--file", file, "--scenario", "none", "--method", "fedavg,fedprox:100", "--out", str(out))
     said = command(monkeypatch, capsys, *arguments)
-    assert "Test rmse at the end" in said
+    assert "Test RMSE at the end" in said
     rows = {row["method"]: row["final"] for row in json.loads((out / "results.json").read_text())["rows"]}
     assert rows["fedavg"] < rows["fedprox:100"]
     stories = [read_story(path) for path in sorted(out.iterdir()) if (path / "experiment.json").is_file()]
     [words] = headline(stories)
-    assert words.startswith(f"FedAvg reached rmse {rows['fedavg']:.4g} with everybody present; FedProx:100 rmse")
+    assert words.startswith(f"FedAvg reached RMSE {rows['fedavg']:.4g} with everybody present; FedProx:100 RMSE")
     assert (out / "curves.png").stat().st_size > 0
     run = payload(stories)["runs"][0]
-    assert run["metric"] == {"name": "rmse", "unit": "", "smaller": True}
+    assert run["metric"] == {"name": "RMSE", "unit": "", "smaller": True}
     assert run["classes"] == []
     assert run["classValues"] is None
     assert run["clientValues"]["high"] > run["clientValues"]["low"]
@@ -384,10 +384,10 @@ def test_an_error_that_grew_rose(tmp_path: Path) -> None:
     away = {"absent": {0: "away (x)", 1: "away (x)"}}
     good = make_run(tmp_path / "good", [tested(1, 2.0), tested(2, 1.0), tested(3, 1.0, **away)], classes=())
     bad = make_run(tmp_path / "bad", [tested(1, 1.0), *(tested(t, 4.0, **away) for t in (2, 3, 4))], classes=())
-    assert headline([read_story(bad)])[0].startswith("FedAvg rose to rmse 4 when all 2 clients left")
-    assert headline([read_story(good)])[0].startswith("FedAvg rose to rmse 1.333")
+    assert headline([read_story(bad)])[0].startswith("FedAvg rose to RMSE 4 when all 2 clients left")
+    assert headline([read_story(good)])[0].startswith("FedAvg rose to RMSE 1.333")
     accuracy = make_run(tmp_path / "other", [record(1, measure=Accuracy().measure, metrics={"accuracy": 0.5})])
-    with pytest.raises(HoldfastError, match=r"measured by rmse and accuracy in %, which do not compare"):
+    with pytest.raises(HoldfastError, match=r"measured by RMSE and accuracy in %, which do not compare"):
         headline([read_story(bad), read_story(accuracy)])
 
 

@@ -209,7 +209,7 @@ def test_survival_on_the_command_line(
     np.savez(tmp_path / "new.npz", x=few.inputs[0].numpy(), y=few.labels.numpy())
     said = command("predict", out, str(tmp_path / "new.npz"), "--out", str(tmp_path / "p.npz"))
     assert "beyond 0.25" in said
-    assert "5 samples; c-index" in said
+    assert "5 samples; C-index" in said
     with np.load(tmp_path / "p.npz") as saved:
         assert saved["survival"].shape == (5, 4)
         assert saved["columns"].tolist()[0] == "beyond 0.25"

@@ -244,7 +244,7 @@ def app() -> typer.Typer:
 def test_the_predict_command(linear: Path, small: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app(), ["predict", str(linear), str(small), "--out", str(tmp_path / "p.npz")])
     assert shown.exit_code == 0
-    assert "40 samples, 20 of them shown; auroc" in shown.output
+    assert "40 samples, 20 of them shown; AUROC" in shown.output
     saved = np.load(tmp_path / "p.npz")
     assert saved["probabilities"].shape == (40, 2)
     assert saved["class_names"].tolist() == ["left", "right"]

@@ -38,7 +38,8 @@ SLOW = {  # files of tests that start processes or train for long
     "test_runs_damaged.py", "test_runs_full_disk.py", "test_feddig_pictures.py", "test_baselines.py",
     "test_fedtest_costs.py", "test_own_modules.py", "test_shares.py", "test_hostile_files.py", "test_device.py",
     "test_choosing_heads.py", "test_optimizers.py", "test_hostile_messages.py", "test_files.py", "test_digest_doubt.py",
-    "test_release_policy.py", "test_release.py", "test_planted_bugs.py", "test_server_optimizers.py", "test_oneshot.py",
+    "test_release_policy.py", "test_release.py", "test_planted_bugs.py",
+    "test_planning.py", "test_server_optimizers.py", "test_oneshot.py",
     "test_by_post.py", "test_own_encoder.py", "test_robust_properties.py",
     "test_site.py",
 }  # fmt: skip

@@ -16,6 +16,7 @@ from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
     from holdfast.audit.planning import Setting
+    from holdfast.runs.experiment import Experiment
 
 privacy_app = typer.Typer(
     help="What leaves a client, what is promised about it, and what attacks make of it.", no_args_is_help=True
@@ -91,6 +92,9 @@ def plan_command(
         epsilons = [float(value) for value in curve.split(",")]
     except ValueError:
         raise HoldfastError(f"--curve {curve!r}: expected numbers such as 1,3,10.") from None
+    if experiment.protect.name == "dp-sgd":
+        show_splits(experiment, epsilon, delta, json)
+        return
     with one_thread():
         plan = make_plan(experiment)
         if not plan.task.kind.has_classes:
@@ -118,6 +122,30 @@ def plan_command(
     if line:
         console.print(table("What privacy costs: accuracy against true epsilon", line))
         console.print("Accuracy of a model trained on the digests alone; with some clients present a run does better.")
+
+
+def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool) -> None:
+    """How to divide the budget between digests and protected updates, tried on the experiment's data."""
+    from dataclasses import asdict
+
+    from holdfast.audit.budget import try_splits
+    from holdfast.play import one_thread
+
+    with one_thread():
+        splits = try_splits(experiment, epsilon, delta)
+    if json:
+        typer.echo(json_text.dumps({"splits": [asdict(split) for split in splits]}))
+        return
+    view = Table(title=f"Epsilon {epsilon:g} at delta {delta:g}, divided", title_justify="left")
+    for name in ("setting", "for the digest", "both together", "accuracy"):
+        view.add_column(name)
+    for split in splits:
+        view.add_row(split.words, f"{split.share:.0%}", f"{split.total:.4g}", f"{split.accuracy:.1%}")
+    console = screen()
+    console.print(view)
+    console.print(
+        "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
+    )
 
 
 def row(setting: Setting) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from release_helpers import experiment
 
 from holdfast.absence import FedDig
+from holdfast.audit.budget import split_at
 from holdfast.audit.planning import noise_in_mean, settings_for, too_small
+from holdfast.core.errors import HoldfastError
 from holdfast.digests.release import claim_of
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
@@ -25,3 +28,12 @@ def test_small_hospitals_are_named(epsilon: float, few: int) -> None:
     said = too_small(plan, settings_for(epsilon, 1e-5, 1, plan.method.bench.about.feature_shape, 2))
     assert said.startswith(f"{few} of 4 clients have few records") == bool(few)
     assert ("Switzerland (78 records)" in said) == bool(few)
+
+
+def test_a_budget_is_divided_so_that_both_together_keep_to_it() -> None:
+    wanted = experiment(protect={"name": "dp-sgd"}, rounds=1, batch_size=200, clients=2, scenario="none")
+    split = split_at(wanted, 0.8, 8.0, 1e-4)
+    assert 0.9 * 8.0 < split.total <= 8.0
+    assert split.updates < split.digest < 8.0
+    with pytest.raises(HoldfastError, match="say both"):
+        split_at(experiment(), 0.8, 8.0, 1e-4)

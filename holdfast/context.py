@@ -18,6 +18,7 @@ from holdfast.data.task import Loss, Metric, Samples
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
+from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import Everyone, Selection
 
 
@@ -76,6 +77,7 @@ class Context:
     schedule: Schedule = field(default_factory=Constant)
     sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
     server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
+    secure: SecureSum | None = None  # whether the moderator learns the members' total alone
     selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
     evaluate_every: int = 1  # rounds

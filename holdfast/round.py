@@ -20,6 +20,7 @@ from functools import partial
 from holdfast.absence import AbsencePolicy
 from holdfast.client import DIGEST, TRAIN, DigestRequest, TrainRequest
 from holdfast.context import Context
+from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
     Absent,
@@ -33,6 +34,7 @@ from holdfast.core.types import (
 )
 from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
 from holdfast.data.metrics import ACCURACY, Measure
+from holdfast.one_total import Exchange, learn_total
 from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.base import check_judgement
@@ -114,7 +116,7 @@ class Record:
 def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
     """State in, state out: nothing else changes."""
     if method.algorithm.one_message:
-        return exchange_digests(state, federation, method)
+        return (exchange_digests if method.secure is None else exchange_total)(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
@@ -215,6 +217,39 @@ def exchange_digests(state: State, federation: Federation, method: Method) -> tu
         notes=[f"{method.called(client)}'s digest is refused: {why}" for client, why in refused.items()],
         asked=None if len(asked) == len(federation.clients) else list(asked),
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
+    )
+
+
+def exchange_total(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
+    """The same where protect = "secure-sum": the moderator learns the members' total alone, and fits a head to that."""
+    clock, exchange = Clock(), Exchange(federation, method, state.round)
+    asked = [*select(method.selection, federation.clients, state, method.seed)]
+    after, notes = state, exchange.notes
+    try:
+        total = learn_total(exchange, method.absence, asked)
+        clock.lap("clients")
+        model, buffers = method.absence.fit_total(total, method)
+        after = replace(state, model=model, buffers=buffers)
+    except HoldfastError as error:
+        notes.append(str(error))
+    clock.lap("server_step")
+    refused = {client: why for client, why in exchange.refused.items() if client not in exchange.absent}
+    after = after.next(absent=tuple(sorted({*exchange.absent, *refused})))
+    return after, Record(
+        round=after.round,
+        absent=exchange.absent,
+        refused=refused,
+        stand_ins=[],
+        weights={},  # nobody knows whose records are how many of the total
+        scores={},
+        suspects={},
+        loss=None,
+        bytes_up=exchange.bytes_up,
+        bytes_down=exchange.bytes_down,
+        seconds=clock.laps,
+        notes=notes,
+        asked=None if len(asked) == len(federation.clients) else asked,
+        client_seconds=exchange.seconds,
     )
 
 

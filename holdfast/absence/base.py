@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 from holdfast.context import Context, Owner
 from holdfast.core.types import Reply, State, Tensors, Update
 from holdfast.data.task import Samples
+from holdfast.digests.moments import MomentDigest
 
 
 class NoStandIns:
@@ -88,6 +89,10 @@ class AbsencePolicy:
 
     def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         """Weights and buffers of a model that is fitted to the digests alone, for algorithm "oneshot"."""
+        raise NotImplementedError
+
+    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+        """The same, fitted to what all members' records say together."""
         raise NotImplementedError
 
     def model_of(self, state: State) -> Tensors:

@@ -42,10 +42,11 @@ from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
 from holdfast.digests.digest import Digest
+from holdfast.digests.moments import MomentDigest
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
-from holdfast.heads.of_run import fit_run
+from holdfast.heads.of_run import fit_run, fit_total
 from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
@@ -253,6 +254,10 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     def fit_head(self, state: State, context: Context) -> tuple[Tensors, Tensors]:
         assert isinstance(context.algorithm, OneShot)
         return fit_run(self, context, state, context.algorithm.head)
+
+    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+        assert isinstance(context.algorithm, OneShot)
+        return fit_total(context, total, context.algorithm.head)
 
 
 class StandIns(NoStandIns):

@@ -25,6 +25,7 @@ from holdfast.data.natural import PARTITIONS
 from holdfast.data.partitions import class_counts
 from holdfast.data.sources.picture import partition_figure, partition_table
 from holdfast.encoders import ENCODERS
+from holdfast.learning.device import gains_from_bfloat16
 from holdfast.learning.optimizers import OPTIMIZERS
 from holdfast.learning.schedules import SCHEDULES
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
@@ -80,6 +81,8 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     if experiment.local_steps is not None:
         work = plural(experiment.local_steps, "step")
     yield "rounds", f"{experiment.rounds} of {work}, {steps}"
+    if experiment.precision == "bfloat16" and not gains_from_bfloat16(plan.device):
+        yield "precision", "bfloat16 gains nothing on this CPU, which has no instructions for it: float32 is faster"
     if frozen := plan.method.frozen():
         tensors = sum(1 for _ in plan.method.bench.model.parameters())
         yield "frozen", f"{len(frozen)} of {tensors} tensors ({', '.join(experiment.groups or ())})"

@@ -6,17 +6,21 @@ A job that another part asks for is declared there (`trust/testing.py`), not her
 from holdfast.client.client import Client, check_open, perform
 from holdfast.client.digest import DIGEST, DigestReply, DigestRequest
 from holdfast.client.evaluate import EVALUATE, EvaluateReply, EvaluateRequest
+from holdfast.client.secure_sum import SECURE_SUM, SumReply, SumRequest
 from holdfast.client.train import TRAIN, TrainReply, TrainRequest, samples_in
 
 __all__ = [
     "DIGEST",
     "EVALUATE",
+    "SECURE_SUM",
     "TRAIN",
     "Client",
     "DigestReply",
     "DigestRequest",
     "EvaluateReply",
     "EvaluateRequest",
+    "SumReply",
+    "SumRequest",
     "TrainReply",
     "TrainRequest",
     "check_open",

@@ -28,6 +28,8 @@ from holdfast.privacy.gate import House, house_of, let_out, pass_gate
 from holdfast.privacy.ledger import OPENED, Policy
 from holdfast.privacy.noise import system
 from holdfast.privacy.patients import first_each, for_patients
+from holdfast.secure_sum.member import Member
+from holdfast.secure_sum.options import SecureSum
 from holdfast.trust.backdoor_probe import Stamped
 from holdfast.trust.base import Trust
 
@@ -49,6 +51,10 @@ class Client(Owner):
     augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest
+    desk: dict[tuple[int, int, int], Member] = field(default_factory=dict)  # secure sums, by round, stage and attempt
+    paid: list[bool] = field(default_factory=list)  # whether a second stage is paid for
+    opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # where it has no folder
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
     interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
 

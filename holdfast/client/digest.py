@@ -30,7 +30,7 @@ class SendDigest(Job[Client, DigestRequest, DigestReply]):
     exact = False  # a digest is entered in the client's ledger, or refused by its policy, before it leaves
 
     def due(self, round: int, client: Client, context: Context) -> bool:
-        return context.algorithm.one_message
+        return context.algorithm.one_message and context.secure is None
 
     def records(self, client: Client, round: int) -> int:
         return len(client.train)
@@ -38,6 +38,8 @@ class SendDigest(Job[Client, DigestRequest, DigestReply]):
     def perform(self, client: Client, asked: DigestRequest, round: int) -> DigestReply:
         if not client.algorithm.one_message:
             raise Refusal("job", "a 'digest' alone was asked for, but the run's algorithm trains.")
+        if client.secure is not None:
+            raise Refusal("job", "a 'digest' was asked for, but only the members' total leaves in this run.")
         return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), counted(client))
 
 

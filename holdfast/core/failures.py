@@ -38,6 +38,7 @@ SENTENCES = {
     "mode": "its policy does not allow this mode; nothing was released",
     "mixing": "its policy asks for more records in each mixture; nothing was released",
     "ledger": "its privacy ledger cannot be read or written; nothing was released",
+    "behind": "its privacy ledger is older than one that was seen before; nothing was released",
     "undeclared": "its answer held something that no channel declares, so nothing left",
     "approval": "it waits for approval by the people at its site",
     "withdrawn": "it has withdrawn from this experiment",
@@ -54,18 +55,8 @@ SENTENCES = {
 }
 ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records
     *("message", "experiment", "stranger", "policy", "identity", "job", "question", "rounds", "twice", "closed"),
-    *(
-        "unprotected",
-        "budget",
-        "delta",
-        "mode",
-        "unsigned",
-        "approval",
-        "declined",
-        "withdrawn",
-        "digest-kept",
-        "withheld",
-    ),
+    *("unprotected", "budget", "delta", "mode", "unsigned", "approval", "declined", "withdrawn", "digest-kept"),
+    *("behind", "withheld"),
 )
 UNKNOWN = "it says something that this version of Holdfast does not know"
 

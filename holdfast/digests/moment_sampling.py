@@ -120,7 +120,7 @@ def denoised(matrix: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
 
 def class_shape(strong: Tensor, shape: Tensor) -> Tensor:
     """A class's second moment with trace 1: its own strong directions (r, k), and at right angles to them the shape."""
-    if not len(strong):
+    if not bool(strong.any()):  # none, or all rounded to nothing on the way
         return shape
     own: Tensor = strong.T @ strong
     _, size, axes = torch.linalg.svd(strong, full_matrices=False)

@@ -20,7 +20,7 @@ from holdfast.privacy import moment_noise as moments
 from holdfast.privacy.calibration import grid_cost
 from holdfast.privacy.claim import REPLACE_ONE, Claim
 from holdfast.privacy.grid import Floats, check_features, check_labels, quantise
-from holdfast.privacy.moment_noise import STEPS, Array, Centres, First, Scales, Second
+from holdfast.privacy.moment_noise import STEPS, Array, Centres, Deviations, First, Scales, Second
 from holdfast.privacy.noise import Source
 
 FEWEST = 20.0  # records of a class below which its mean is not trusted
@@ -39,7 +39,7 @@ class MomentDigest:
     owner: NDArray[np.int64]  # (directions,): the class of each strong direction
     strong: Array  # (directions, k): sum of s s' over a class's: its second moment of u, divided by its count
     shared: Array  # (k, k): the sum of uu' over all records
-    scales: Scales
+    scales: Deviations
     claim: Claim
     clipped: int = 0  # records the bound shortened: the client's to know, never sent
 
@@ -54,7 +54,7 @@ class MomentDigest:
         return np.asarray(self.scales.of_sum(self.radii) / np.maximum(self.counts, 1.0))
 
 
-def fewest(scales: Scales) -> float:
+def fewest(scales: Deviations) -> float:
     return max(FEWEST, 2 * scales.of_count())
 
 
@@ -118,7 +118,7 @@ def stages(
 
 
 def summarise(
-    first: First, centres: Centres, second: Second, scales: Scales, claim: Claim, clipped: int = 0
+    first: First, centres: Centres, second: Second, scales: Deviations, claim: Claim, clipped: int = 0
 ) -> MomentDigest:
     """Counts and means of both stages weighed by their noise, strong directions, and the shared second moment.
 
@@ -140,7 +140,7 @@ def summarise(
 
 
 def strong_directions(
-    second: Array, counts: Array, trusted: NDArray[np.bool_], scales: Scales
+    second: Array, counts: Array, trusted: NDArray[np.bool_], scales: Deviations
 ) -> tuple[NDArray[np.int64], Array]:
     """Directions of each trusted class that stand out of the noise, the strongest 64 in all, and whose they are."""
     found = []

@@ -48,6 +48,7 @@ SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
 SERVER_STEP = "server-step"
 HEADS = (*SOLVED, SERVER_STEP)
 OF_MOMENTS = "lda"
+OF_TOTAL = "lda"  # of moments without classwise ones
 LEFT_OUT = 5  # one row of so many
 
 LEAST_SQUARES, LOG_ODDS, LIKELIEST = (

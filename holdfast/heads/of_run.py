@@ -9,11 +9,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import State, Tensors
 from holdfast.data.kinds import Kind, kind_of
 from holdfast.digests.digest import Digest
+from holdfast.digests.moments import MomentDigest
 from holdfast.digests.received import noise_variance, opened, scaled, share_of
 from holdfast.digests.release import ReleaseOptions
 from holdfast.digests.sums import SumDigest, scaled_sums
 from holdfast.heads.choosing import (
     OF_MOMENTS,
+    OF_TOTAL,
     SERVER_STEP,
     Noise,
     Received,
@@ -30,8 +32,11 @@ from holdfast.models.networks import buffers_of, fill, weights_of
 BY_KIND = "auto"  # of kinds without classes, which have one head each
 
 
-def head_of(name: str, options: ReleaseOptions, kind: Kind) -> str:
-    """The head that a run fits; its network must be known before any digest is, so "auto" goes by what leaves."""
+def head_of(name: str, options: ReleaseOptions, kind: Kind, total: bool = False) -> str:
+    """The head that a run fits; its network must be known before any digest is, so "auto" goes by what leaves.
+
+    total: whether only the members' total leaves, which has one covariance for all classes.
+    """
     check_head(name)
     if not kind.has_classes:
         if name != BY_KIND:
@@ -41,6 +46,8 @@ def head_of(name: str, options: ReleaseOptions, kind: Kind) -> str:
         return BY_KIND
     if name != "auto":
         return name
+    if total:
+        return OF_TOTAL
     return {"sums": "lda", "moments": OF_MOMENTS}.get(options.mode, SERVER_STEP)
 
 
@@ -63,6 +70,12 @@ def fit_run(options: ReleaseOptions, context: Context, state: State, head: str) 
         server_step(network, records_of(received, evidence_of(received, noise), noise, context.seed), context.seed)
     else:
         network = fit(name, received, noise_of(options, context, received), context.seed)
+    return weights_of(network), buffers_of(network)
+
+
+def fit_total(context: Context, total: MomentDigest, head: str) -> tuple[Tensors, Tensors]:
+    """Weights and buffers of the head fitted to what all members' records say together."""
+    network = fit(OF_TOTAL if head == BY_KIND else head, [total], seed=context.seed)
     return weights_of(network), buffers_of(network)
 
 

@@ -71,6 +71,11 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return nullcontext() if precision == "float32" else torch.autocast(device.type, torch.bfloat16)
 
 
+def gains_from_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 can be faster here: a CPU needs instructions for it; accelerators are taken at their word."""
+    return device.type != "cpu" or bool(torch.cpu._is_avx512_bf16_supported())
+
+
 def widened(tensor: Tensor) -> Tensor:
     """Float32 again, where autocast left bfloat16."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor

@@ -33,7 +33,7 @@ CHANNELS = {
     for channel in (
         Channel("update", "the change of the model's weights", ("delta", "extra", "signature"), bounded=NOISED),
         Channel("buffers", "the model's buffers, such as the statistics of batch norms", ("buffers",)),
-        Channel("digest", "the digest of its records", ("digest",), bounded=NOISED),
+        Channel("digest", "the digest of its records", ("digest", "sum", "blamed"), bounded=NOISED),
         Channel("loss", "the mean training loss", ("loss",)),
         Channel("metrics", "how well the model does on its own records", ("metrics", "interval"), noise=True),
         Channel("reports", "how it finds the others' updates, as a tester", ("accuracies",), noise=True),

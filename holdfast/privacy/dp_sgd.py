@@ -37,9 +37,10 @@ from holdfast.privacy.accounting import steps_epsilon
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.dp_steps import GRID, Noisy
 from holdfast.privacy.gate import check_delta, house_of, let_out
-from holdfast.privacy.ledger import DP_SGD
+from holdfast.privacy.ledger import DP_SGD, SECURE_SUM
 from holdfast.privacy.noise import Source, system
 from holdfast.privacy.patients import for_patients
+from holdfast.secure_sum.options import SecureSum
 
 NEAR = 5e-3  # how near to epsilon the calibration must come
 LARGEST = 50.0  # an epsilon beyond it protects nobody
@@ -69,7 +70,7 @@ class DpSgd:
             raise ValueError(f"clip must be positive, got {self.clip}.")
 
 
-PROTECTIONS: dict[str, type[Any]] = {"none": Unprotected, DP_SGD: DpSgd}
+PROTECTIONS: dict[str, type[Any]] = {"none": Unprotected, DP_SGD: DpSgd, SECURE_SUM: SecureSum}
 
 
 @dataclass(frozen=True)

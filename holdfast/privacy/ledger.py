@@ -26,6 +26,7 @@ from holdfast.core.files import write_file
 from holdfast.core.tables import read_table
 from holdfast.jobs import JOBS
 from holdfast.privacy.accounting import compose
+from holdfast.privacy.chain import check_head, links, read_witness, write_witness
 from holdfast.privacy.channels import OFF, OPEN, Rule, read_rules, usual_rule
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.counts import COUNTS
@@ -38,7 +39,8 @@ OPENED = {  # what `open` names: jobs, for short
     "test": ("reports", "backdoors"), "evaluate": ("metrics",), "panel": ("panel",), "replay": ("panel",),
     "confirm": ("panel",),
 }  # fmt: skip
-MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD)
+SECURE_SUM = "secure-sum"  # of digests, of which only the members' total leaves
+MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD, SECURE_SUM)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Policy:
     protect_updates: bool | None = None  # whether updates may leave only with noise; none: where epsilon is limited
     open: tuple[str, ...] = ()  # jobs that answer exactly although epsilon is limited
     contact: str = ""  # whom to ask at this house
+    witness: Path | None = None  # a file elsewhere that holds the ledger's head, too (chain.py)
     channels: Mapping[str, Rule] = field(default_factory=dict)  # what it says of single channels (channels.py)
 
     def __post_init__(self) -> None:
@@ -106,6 +109,12 @@ class Ledger:
     """All releases made from one client's data."""
 
     entries: tuple[Entry, ...] = ()
+    lines: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # the entries as they were written
+
+    @property
+    def links(self) -> list[str]:
+        """Of the hash chain (chain.py); the last one is its head."""
+        return links(self.lines)
 
     def epsilon(self, delta: float) -> float:
         return compose([entry.claim for entry in self.entries], delta)
@@ -119,7 +128,7 @@ def read_policy(path: Path) -> Policy:
         raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
-    kinds |= {"open": list, "channels": dict, "contact": str}
+    kinds |= {"open": list, "channels": dict, "contact": str, "witness": str}
     for key, value in table.items():
         if key not in kinds:
             raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
@@ -135,7 +144,11 @@ def read_policy(path: Path) -> Policy:
         numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
     except OverflowError:
         raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
-    more = {key: table[key] for key in ("min_spd", "protect_updates", "contact") if key in table}
+    more: dict[str, Any] = {key: table[key] for key in ("min_spd", "protect_updates", "contact") if key in table}
+    if "witness" in table:
+        more["witness"] = Path(table["witness"]).expanduser()
+        if not more["witness"].is_absolute():
+            raise Refusal("policy", f"policy {path}: witness must be a whole path, to a place other than the ledger's.")
     rules = read_rules(table.get("channels", {}), f"policy {path}")
     return Policy(modes=tuple(table["modes"]), open=tuple(table.get("open", ())), channels=rules, **numbers, **more)
 
@@ -181,14 +194,18 @@ def spend(policy: Policy, path: Path, claim: Claim, what: str, series: str = "")
     """Check a release and enter it in the ledger on disk; only after this returns may the release leave."""
     with _locked(path) as lock:
         ledger = read_ledger(path)
+        if policy.witness is not None:
+            check_head(ledger.links, read_witness(policy.witness), f"the witness {policy.witness}")
         check(policy, ledger, claim, series)
         entry = Entry(what, datetime.now(UTC).isoformat(timespec="seconds"), claim, series)
-        ledger = Ledger((*ledger.entries, entry))
+        ledger = Ledger((*ledger.entries, entry), (*ledger.lines, _line(entry)))
         _write(path, ledger)
         if not _used(path):
             lock.write(USED)
             lock.flush()
             os.fsync(lock.fileno())
+        if policy.witness is not None:
+            write_witness(policy.witness, ledger.links[-1])
     return ledger
 
 
@@ -222,7 +239,7 @@ def read_ledger(path: Path) -> Ledger:
             f"ledger {path}: it has {len(entries)} entries but {_beside(path).name} counts {counted}; nothing is "
             "released until the newest copy of both is put back.",
         )
-    return Ledger(entries)
+    return Ledger(entries, tuple(body["entries"]))
 
 
 def _entry(line: dict[str, Any]) -> Entry:
@@ -235,13 +252,14 @@ def _entry(line: dict[str, Any]) -> Entry:
 def _write(path: Path, ledger: Ledger) -> None:
     if _counted(path) is None:
         write_file(_beside(path), b"0\n")  # before the first entry: from now on a missing ledger is noticed
-    entries = [
-        {"what": e.what, "when": e.when, "claim": e.claim.as_json()} | ({"series": e.series} if e.series else {})
-        for e in ledger.entries
-    ]
-    body = {"schema": SCHEMA, "entries": entries}
+    body = {"schema": SCHEMA, "entries": list(ledger.lines)}
     write_file(path, json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False).encode())
-    write_file(_beside(path), f"{len(entries)}\n".encode())
+    write_file(_beside(path), f"{len(ledger.lines)}\n".encode())
+
+
+def _line(entry: Entry) -> dict[str, Any]:
+    line = {"what": entry.what, "when": entry.when, "claim": entry.claim.as_json()}
+    return {**line, "series": entry.series} if entry.series else line
 
 
 def _digest(body: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ calibration.grid_cost; its proof bounds each coordinate's density, whatever was 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -83,12 +83,35 @@ class Centres:
 
 
 @dataclass(frozen=True)
-class Scales:
-    """The noise of both stages in the features' units (s1, s2), and of their parts in whole numbers."""
+class Deviations:
+    """The noise of both stages in the features' units (s1, s2), and what follows for the digest's numbers."""
 
     first: float
     second: float
-    own: float  # s
+    own: float = field(default=CLASSWISE, kw_only=True)  # s; 0: no class has a second moment of its own
+
+    def of_count(self) -> float:
+        """Deviation of the noise in a class's count, both stages together."""
+        return 1 / math.sqrt(1 / self.first**2 + (WEIGHT / 2 / self.second) ** 2)
+
+    def of_sum(self, radius: Array | float) -> Array:
+        """Deviation of the noise in each coordinate of a class's sum, both stages together."""
+        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (distance(radius) * self.second) ** 2))
+
+    @property
+    def of_classwise(self) -> float:
+        """Deviation of the noise on the diagonal of a class's second moment of u."""
+        return self.second / math.sqrt(self.own) if self.own else math.inf
+
+    @property
+    def of_shared(self) -> float:
+        return self.second / math.sqrt(1 - self.own)
+
+
+@dataclass(frozen=True)
+class Scales(Deviations):
+    """The noise of a digest's parts in whole numbers besides."""
+
     counts: Fraction  # of stage 1, and so on
     sums: Fraction
     counts_2: Fraction
@@ -103,23 +126,6 @@ class Scales:
         parts += [(2 * k, self.classwise[0]), (2 * pairs, self.classwise[1])]
         parts += [(k, self.shared[0]), (pairs, self.shared[1])]
         return [(count, float(scale)) for count, scale in parts if count]
-
-    def of_count(self) -> float:
-        """Deviation of the noise in a class's count, both stages together."""
-        return 1 / math.sqrt(1 / self.first**2 + (WEIGHT / 2 / self.second) ** 2)
-
-    def of_sum(self, radius: Array | float) -> Array:
-        """Deviation of the noise in each coordinate of a class's sum, both stages together."""
-        return np.asarray(1 / np.sqrt(1 / self.first**2 + WEIGHT / (distance(radius) * self.second) ** 2))
-
-    @property
-    def of_classwise(self) -> float:
-        """Deviation of the noise on the diagonal of a class's second moment of u."""
-        return self.second / math.sqrt(self.own)
-
-    @property
-    def of_shared(self) -> float:
-        return self.second / math.sqrt(1 - self.own)
 
 
 def distance(radius: Array | float) -> Array:
@@ -154,7 +160,7 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, flo
         scales = Scales(
             first,
             second,
-            share,
+            own=share,
             counts=scale_at_least(first * STEPS),
             sums=scale_at_least(first * STEPS),
             counts_2=scale_at_least(second / (WEIGHT / 2) * STEPS),
@@ -226,7 +232,7 @@ def residuals(values: Whole, labels: NDArray[Any], centres: Centres) -> Whole:
     return quantise(away / np.maximum(length, centres.radii[labels])[:, None], GRID).values
 
 
-def centres_of(first: First, scales: Scales) -> Centres:
+def centres_of(first: First, scales: Deviations) -> Centres:
     """Class means from the noisy sums, shrunk to the mean of all by as much as noise explains; and the radii.
 
     A class's mean differs from that of all by a true difference of variance b and noise of variance v = (s1/n)^2: it

@@ -55,6 +55,7 @@ from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.runs.start_weights import first_tensors
 from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
 from holdfast.trust.backdoor_probe import IMAGES, Stamped, fit_for_squares, stamp_everywhere
@@ -107,6 +108,7 @@ class Plan:
             absence=method.absence,
             poisoned=poisoned,
             guard=self.guard,
+            secure=method.secure,
             augment=self.augment,
             stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
@@ -248,6 +250,10 @@ def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> 
 def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, Method]:
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
+    if isinstance(options, SecureSum):
+        if method.bench.about.person is not None:
+            raise HoldfastError("protect: 'secure-sum' promises for records, not for patients so far; leave it out.")
+        return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method
     if experiment.precision != "float32":  # its rounding is far beyond what the bound on each gradient allows for

@@ -92,7 +92,8 @@ class Member:
     terms: Terms
     id: int
     signer: Any  # its long-term Ed25519 key
-    opened: dict[str, bytes]
+    opened: dict[str, tuple[int, ...]]
+    extent: int = 0  # records that the total is of, as all agreed
     _roll: dict[int, bytes] = field(default_factory=dict)
     _hash: bytes = b""
     _held: dict[int, bytes] = field(default_factory=dict)  # of each member that sent shares: two shares
@@ -109,12 +110,14 @@ class Member:
             crypto.exchange_key(self._pair_seed),
         )
 
-    def _refuse_overlap(self) -> None:
-        if self.terms.purpose in self.opened:
+    def _refuse_overlap(self, present: Collection[int] | None = None) -> None:
+        """The same members' total once more is another release, with other noise; other members' gives some away."""
+        before = self.opened.get(self.terms.purpose, ())
+        if not set(before) <= set(self.terms.known) or (before and present is not None and set(before) != set(present)):
             raise Refusal(
                 "overlap",
-                f"secure sum: {self.terms.purpose} was opened before; the difference to a sum with other members "
-                "would be single members' numbers.",
+                f"secure sum: {self.terms.purpose} was opened before with other members; the difference of the "
+                "two would be single members' numbers.",
             )
 
     def keys(self) -> bytes:
@@ -133,6 +136,7 @@ class Member:
         if len({content[: 2 * KEY] for content in roll.values()}) < len(roll):
             raise Refusal("sum-key", "secure sum: two members have one key.")
         self.terms.check_list(roll, roll, len(roll))
+        self.extent = extent
         self._roll, self._hash = dict(roll), roll_hash(self.terms.session, roll, extent)
         places = [member + 1 for member in roll]
         threshold = self.terms.threshold(len(roll))
@@ -173,6 +177,7 @@ class Member:
         if self.id not in present:
             raise Refusal("sum", "secure sum: a list was to be signed that this member is not on.")
         self.terms.check_list(present, self._held, len(self._roll))
+        self._refuse_overlap(present)
         self._listed = tuple(sorted(present))
         return bytes(self.signer.sign(signed_list(self._hash, self._listed)))
 
@@ -183,8 +188,8 @@ class Member:
         fine = [m for m, one in signatures.items() if m in self._listed and crypto.signed_by(known[m], one, said)]
         if not self._listed or len(fine) < enough:
             raise Refusal("sum", f"secure sum: {len(fine)} members signed this list, and {enough} are needed.")
-        self._refuse_overlap()
-        self.opened[self.terms.purpose] = self.terms.session
+        self._refuse_overlap(self._listed)
+        self.opened[self.terms.purpose] = self._listed
         return {m: two[:SHARE] if m in self._listed else two[SHARE:] for m, two in self._held.items()}
 
 

@@ -77,7 +77,8 @@ class Total:
 def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Total:
     """One secure sum. Who does not answer a step is left out; too few, and it fails as a whole."""
     faults: dict[int, str] = {}
-    roll, records = ask_for_keys(terms, ask, faults)
+    roll, claims = ask_for_keys(terms, ask, faults)
+    records = sum(claims.values())
     agreed = roll_hash(terms.session, roll, records)
     layout, threshold = layout_for(records), terms.threshold(len(roll))
 
@@ -107,21 +108,21 @@ def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Tot
     opened = ask("open", {member: Question(signatures, present) for member in signatures})
     shares = {m: a.letters for m, a in opened.items() if set(a.letters) == set(sent)}
     total = unmasked(masked, sent, roll, agreed, shares, threshold, layout, faults)
-    return Total(signed(total, layout), present, len(sent), faults, records)
+    return Total(signed(total, layout), present, len(sent), faults, sum(claims[member] for member in present))
 
 
-def ask_for_keys(terms: Terms, ask: Ask, faults: dict[int, str]) -> tuple[dict[int, bytes], int]:
-    """The keys of those who answer, and how many records they have together."""
-    roll, records = {}, 0
+def ask_for_keys(terms: Terms, ask: Ask, faults: dict[int, str]) -> tuple[dict[int, bytes], dict[int, int]]:
+    """The keys of those who answer, and how many records each has."""
+    roll, claims = {}, {}
     for member, answer in sorted(ask("keys", {member: Question() for member in terms.known}).items()):
         try:
             check_keys(terms, member, answer.letter)
         except Refusal as error:
             faults[member] = str(error)
             continue
-        roll[member], records = answer.letter, records + answer.records
+        roll[member], claims[member] = answer.letter, answer.records
     enough(terms, roll, roll, len(roll), faults)
-    return roll, records
+    return roll, claims
 
 
 def keep(faults: dict[int, str], kept: dict[int, Answer], member: int, answer: Answer, fine: bool) -> None:

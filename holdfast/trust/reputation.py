@@ -48,7 +48,10 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     after["charged"] *= CHARGE
     if not told:
         return after
-    witnesses = sorted(told)
+    # Who holds one class only has no gradient, and says 0.5 of everybody: it abstains.
+    witnesses = sorted(witness for witness, said in told.items() if any(value != 0.5 for value in said.values()))
+    if not witnesses:
+        return after
     values = matrix_of(told, witnesses, clients)
     credibility = after["credibility"].numpy()
     agreed = agreement(values, credibility[witnesses])
@@ -68,7 +71,9 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     reputation[clients] += rate * (evidence - reputation[clients])
     accused[clients] += fast * (harm - accused[clients])
     plants = planting(after, clients)
-    count_rounds(after, clients, (harm < HARM) | plants, (np.median(evidence) > TELLING) | plants, most)
+    quorum = 2 * len(witnesses) > len(told)  # where most abstain, nobody is doubted
+    telling = bool(np.median(evidence) > TELLING) and quorum
+    count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)
     return after
 
 

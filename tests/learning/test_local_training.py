@@ -13,6 +13,7 @@ from engine_helpers import experiment
 from safetensors.torch import save_file
 from torch import nn
 
+from holdfast.cli.checking import facts_of
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Reply
 from holdfast.core.validate import Sizes, validate
@@ -167,3 +168,11 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, tensors: Any, says:
         save_file({next(iter(plan.first_state().model)): torch.zeros(1)} if tensors == "first" else tensors, path)
     with pytest.raises(HoldfastError, match=says):
         plan.start()
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_check_says_where_bfloat16_gains_nothing(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: able)
+    facts = dict(facts_of(make_plan(experiment(precision="bfloat16", device="cpu"))))
+    assert ("gains nothing on this CPU" in facts.get("precision", "")) != able
+    assert "precision" not in dict(facts_of(make_plan(experiment(device="cpu"))))

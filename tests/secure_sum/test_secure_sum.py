@@ -147,16 +147,22 @@ def test_a_second_sum_with_other_members_is_refused_and_named():
     with pytest.raises(Failed):
         bench.take(terms_of([0, 1, 2, 3], attempt=1))
     assert {bench.refusals["keys", m].code for m in range(4)} == {"overlap"}
+    assert bench.take(terms_of(VECTORS, attempt=2)).members == tuple(VECTORS)  # the same total, with other noise
+    bench.before = drop("masked", 4)
+    with pytest.raises(Failed):
+        bench.take(terms_of(VECTORS, attempt=3))
+    assert {bench.refusals["sign", m].code for m in range(4)} == {"overlap"}
+    bench.before = None
     assert bench.take(terms_of(VECTORS, purpose="other counts")).values.tolist() == plain(VECTORS).tolist()
 
 
 def test_sums_that_run_side_by_side_are_opened_once():
     """Both were begun before either is opened: the second one is refused when its vector is asked for."""
     bench = Bench(VECTORS)
-    one = Member(terms_of(VECTORS), 0, simulated_key(0, 0), bench.opened[0])
+    one = Member(terms_of([0, 1, 2, 3]), 0, simulated_key(0, 0), bench.opened[0])
     bench.take(terms_of(VECTORS))
-    one._roll = dict.fromkeys(VECTORS, b"")
-    with pytest.raises(Refusal, match="opened before"):
+    one._roll = dict.fromkeys(range(4), b"")
+    with pytest.raises(Refusal, match="opened before with other members"):
         one.masked({}, LAYOUT, lambda honest: np.zeros(7, np.int64))
 
 

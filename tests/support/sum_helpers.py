@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, vectors: Mapping[int, Any], before: Hook | None = None, after: Hook | None = None) -> None:
         self.vectors, self.before, self.after = vectors, before, after
-        self.opened: dict[int, dict[str, bytes]] = {m: {} for m in vectors}
+        self.opened: dict[int, dict[str, tuple[int, ...]]] = {m: {} for m in vectors}
         self.refusals: dict[tuple[str, int], Refusal] = {}
         self.honest: list[int] = []
         self.bytes = 0

@@ -28,7 +28,7 @@ from holdfast.trust.base import check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient
-from holdfast.trust.reputation import standing
+from holdfast.trust.reputation import first_memory, remember, standing
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
@@ -281,3 +281,16 @@ def test_digests_testify_where_there_are_any() -> None:
     share = attacker_weight(history)
     assert share is not None
     assert share < 0.1
+
+
+def test_who_holds_one_class_only_abstains() -> None:
+    """Two of five say 0.5 of everybody: with them in the median nobody would help, and nobody be judged."""
+    told = {w: {c: 0.9 if c < 3 else 0.1 for c in range(5) if c != w} for w in range(3)}
+    silent = {w: {c: 0.5 for c in range(5) if c != w} for w in (3, 4)}
+    known = first_memory(5)
+    alone = remember(known, told, range(5), slow=0.05, fast=0.6, most=8)
+    both = remember(known, {**told, **silent}, range(5), slow=0.05, fast=0.6, most=8)
+    assert all(torch.equal(alone[name], both[name]) for name in alone)
+    assert torch.equal(
+        remember(known, silent, range(5), slow=0.05, fast=0.6, most=8)["reputation"], torch.zeros(5).double()
+    )

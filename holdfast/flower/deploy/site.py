@@ -55,6 +55,7 @@ from holdfast.flower.deploy.questions import WORD, Book, check_question, check_r
 from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
 from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
+from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
 from holdfast.round import Method
 from holdfast.runs.build import make_plan
@@ -212,10 +213,20 @@ class Site:
                 f"the moderator plays experiment {letter.experiment[:12]}..., this site has "
                 f"{self.fingerprint[:12]}...; install the same app on both.",
             )
+        if letter.head:
+            check_head(house_of(self.memory).read_ledger().links, letter.head, "the moderator")
         if not rehearsed:
             check_withdrawn(self.memory)
             check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
+
+    @property
+    def head(self) -> str:
+        """Of the hash chain of the site's ledger; empty where there is none that can be read."""
+        try:
+            return next(reversed(house_of(self.memory).read_ledger().links), "")
+        except HoldfastError:
+            return ""
 
     @property
     def proposal(self) -> Proposal:
@@ -278,7 +289,7 @@ class Site:
         if self.signing_key is not None and message.job == TRAIN.name:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
-        return replace(answer, half=letter.half)
+        return replace(answer, half=letter.half, head=self.head)
 
 
 def schema_of(task: Task) -> Schema:

@@ -36,6 +36,7 @@ KINDS: dict[str, type] = {
     "half": bool,
     "experiment": str,
     "error": str,
+    "head": str,
 }
 
 
@@ -52,6 +53,7 @@ class Letter:
     half: bool = False  # of a question: whether the answer may come as float16
     experiment: str = ""  # fingerprint of what is being played
     error: str = ""  # of an answer: why there is none
+    head: str = ""  # of the site's ledger: in an answer the newest, in a question the last that the moderator saw
 
     def message(self) -> Message:
         return Message(self.client, self.round, self.job, self.tensors, self.scalars)
@@ -98,6 +100,7 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> Record
         "half": letter.half,
         "experiment": letter.experiment,
         "error": letter.error,
+        "head": letter.head,
     }
     return RecordDict({"tensors": ArrayRecord(arrays), "words": ConfigRecord(words)})
 

@@ -22,6 +22,7 @@ from holdfast.core.types import Absent, Message, Reply
 from holdfast.flower.engine.answers import awaits, read_answer
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
+from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
 
@@ -79,6 +80,7 @@ class GridFederation:
         self._deadline = deadline or Deadline()
         self._wire = wire or Wire()
         self._journal = journal
+        self._heads = Heads(journal and journal.with_name(HEADS))
         self._take = pull or grid.pull_messages
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
@@ -152,6 +154,7 @@ class GridFederation:
         if median is not None:
             self._medians[job] = median
         self._write_down(exchange, messages[0], passed)
+        self._heads.keep()
         return [exchange.answers[message.client] for message in messages]
 
     def _look_around(self) -> None:
@@ -231,6 +234,7 @@ class GridFederation:
                 message.scalars,
                 half=self._wire.half_up,
                 experiment=self._experiment,
+                head=self._heads.of(client),
             )
             records = encode(letter, halve=self._wire.half_down, bound=self._wire.bound)
             ready.append(self._packet(records, node, TYPES.get(message.job, OTHER), str(message.round)))
@@ -253,6 +257,7 @@ class GridFederation:
             answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
             exchange.answers[message.client] = answer
             if isinstance(answer, Reply):
+                self._heads.saw(message.client, packet)
                 exchange.seconds[message.client] = self._clock() - exchange.start
 
     def _close(self, exchange: Exchange, passed: float) -> None:

@@ -105,6 +105,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
     """The engine that asks Flower's nodes."""
 
     def engine(plan: Plan, folder: Path | None) -> Federation:
+        refuse_secure_sum(plan)
         clients = plan.experiment.clients
         names = site_names(settings) or usual_names(clients)
         if len(names) != clients:
@@ -175,3 +176,9 @@ def log_round(record: Record) -> None:
     log.info("Round %d: %s", record.round, tested)
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)
+
+
+def refuse_secure_sum(plan: Plan) -> None:
+    """Members' long-term keys are simulated so far: across real sites nobody would know whose they are."""
+    if plan.method.secure is not None:
+        raise HoldfastError("protect: 'secure-sum' runs on the embedded engine only so far; leave it out over Flower.")

@@ -1,0 +1,116 @@
+"""Noise in shares: the sum of discrete Gaussians, convolved, against the discrete Gaussian of the derivation."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from holdfast.privacy.calibration import gaussian_delta
+from holdfast.privacy.moment_noise import D1, D2, Centres
+from holdfast.privacy.noise import gaussian, seeded, system
+from holdfast.privacy.noise_shares import share_cost, share_scale
+from holdfast.privacy.total_moments import (
+    FIRST,
+    GRID,
+    STEPS,
+    changed,
+    exact_stage,
+    first_of,
+    layout_of,
+    parts,
+    scales_for,
+    second_of,
+    total_claim,
+    with_share,
+)
+
+
+def discrete(scale: float, reach: int) -> np.ndarray:
+    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * scale**2))
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(("scale", "members"), [(0.6, 3), (0.8, 6), (1.0, 4)])
+def test_the_sum_of_shares_is_as_near_to_one_discrete_gaussian_as_derived(scale, members):
+    """Small scales, where the difference can be seen: it is there, and within half of the bound on both sides."""
+    reach = 12
+    total = discrete(scale, reach)
+    for _ in range(members - 1):
+        total = np.convolve(total, discrete(scale, reach))
+    one = discrete(scale * math.sqrt(members), len(total) // 2)
+    near = slice(len(one) // 2 - 6, len(one) // 2 + 7)
+    off = np.abs(np.log(total[near] / one[near])).max()
+    assert 1e-9 < off <= share_cost(scale, members, 1) / 2
+
+
+def test_the_total_of_honest_shares_keeps_the_promise_at_its_epsilon():
+    """Hockey-stick divergence of the convolved shares themselves, one shift of the sensitivity apart."""
+    shift, honest = 20, 4
+    share = share_scale(Fraction(75), honest)
+    assert share * share * honest >= 75**2
+    total = discrete(float(share), 400)
+    for _ in range(honest - 1):
+        total = np.convolve(total, discrete(float(share), 400))
+    epsilon = 1.0
+    stick = np.maximum(total[shift:] - math.exp(epsilon) * total[:-shift], 0).sum()
+    assert stick <= gaussian_delta(epsilon, shift / 75) * 1.01
+    fewer = discrete(float(share) * math.sqrt(honest - 1), 1600)  # one share less breaks it
+    assert np.maximum(fewer[shift:] - math.exp(epsilon) * fewer[:-shift], 0).sum() > gaussian_delta(epsilon, shift / 75)
+
+
+def test_shares_add_up_to_the_noise_that_the_total_needs():
+    drawn = sum(gaussian(4000, share_scale(Fraction(1000), 9), seeded(member)) for member in range(9))
+    assert np.std(drawn) == pytest.approx(1000, rel=0.05)
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 1.0])
+def test_both_stages_spend_what_was_asked_for(epsilon):
+    first, second, ratio, spent = scales_for(epsilon, 1e-5, 128)
+    assert 0.98 * epsilon < spent <= epsilon
+    assert math.hypot(D1 / first, D2 / second) == pytest.approx(ratio)
+    assert (D1 / first) ** 2 == pytest.approx(FIRST * ratio**2)
+    assert min(scale for _, scale in changed(first, second, 128)) / math.sqrt(1000) >= 4
+    assert total_claim(epsilon, 1e-5, 128, 1, system()).epsilon_total == spent
+
+
+def test_no_record_moves_a_stage_further_than_its_sensitivity():
+    """Searched through the real code: |x - x'| in units of each number's noise, times s."""
+    rng = np.random.default_rng(0)
+    worst = {1: 0.0, 2: 0.0}
+    for trial in range(300):
+        z = rng.normal(size=(2, 3))
+        z /= np.linalg.norm(z, axis=1, keepdims=True)
+        if trial % 3 == 0:
+            z[1] = -z[0]
+        labels = rng.integers(0, 2, size=2)
+        centres = Centres(rng.normal(size=(2, 3)) * 0.2, np.full(2, 0.5))
+        for stage, around, bound in ((1, None, D1), (2, centres, D2)):
+            one, other = (exact_stage(z[i : i + 1], labels[i : i + 1], 2, around) for i in (0, 1))
+            scales = np.concatenate([np.full(p.count, float(p.scale)) for p in parts(stage, 1.0, 1.0, 2, 3)])
+            moved = float(np.linalg.norm((one - other) / scales))
+            worst[stage] = max(worst[stage], moved)
+            assert moved <= bound
+    assert worst[1] > 0.95 * D1
+    assert worst[2] > 0.9 * D2
+
+
+def test_the_total_of_members_is_that_of_their_records_together():
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(60, 4))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    labels = rng.integers(0, 3, size=60)
+    halves = exact_stage(z[:25], labels[:25], 3, None) + exact_stage(z[25:], labels[25:], 3, None)
+    assert halves.tolist() == exact_stage(z, labels, 3, None).tolist()
+    first = first_of(halves, 3)
+    assert (first.counts / 1024).tolist() == np.bincount(labels, minlength=3).tolist()
+    assert first.sums / 1024 == pytest.approx(np.stack([z[labels == c].sum(0) for c in range(3)]), abs=0.5)
+    stage = parts(2, 1.0, 1.0, 3, 4)
+    noisy = with_share(np.zeros(sum(p.count for p in stage), np.int64), stage, 2, seeded(0))
+    assert second_of(noisy, 3, 4).shared.shape == (10,)
+    for (count, bits), part in zip(layout_of(stage, 60), stage, strict=True):
+        assert count == part.count
+        assert 2 ** (bits - 1) > 60 * part.most + 12 * float(part.scale)
+    assert GRID.steps == STEPS

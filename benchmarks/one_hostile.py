@@ -29,7 +29,7 @@ from holdfast.engines.inline import Inline
 from holdfast.play import run
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import from_table
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 Lie = Callable[[Reply], Reply]
 

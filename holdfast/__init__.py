@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from holdfast.learning.settings import Learning, Optimizer
     from holdfast.play import resume, run
     from holdfast.runs.experiment import Experiment, load
-    from holdfast.runs.store import History
+    from holdfast.runs.history import History
     from holdfast.trust.base import Hearing, Judgement, Testing, Trust
 
 __version__ = "0.2.0"
@@ -76,7 +76,7 @@ _HOMES = {
     "Experiment": "runs.experiment:Experiment",
     "Hazards": "data.kinds:Hazards",
     "Hearing": "trust.base:Hearing",
-    "History": "runs.store:History",
+    "History": "runs.history:History",
     "HoldfastError": "core.errors:HoldfastError",
     "Judgement": "trust.base:Judgement",
     "Kind": "data.task:Kind",

@@ -19,7 +19,7 @@ from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Absent, Federation, Reply, Tensors, size
 from holdfast.digests.moment_wire import check_moments
 from holdfast.digests.moments import MomentDigest, summarise
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.privacy import total_moments as totals
 from holdfast.privacy.moment_noise import centres_of
 from holdfast.privacy.noise import system

@@ -19,15 +19,17 @@ from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
-from holdfast.round import Record, play_round
+from holdfast.record import Record
+from holdfast.round import play_round
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.curves import draw_curves
 from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
+from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
-from holdfast.runs.store import EXCHANGES, History, Run
+from holdfast.runs.store import EXCHANGES, Run
 from holdfast.runs.withdrawal import (
     NEVER_KNEW,
     REPLAYED,

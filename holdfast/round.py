@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
-from holdfast.absence import AbsencePolicy
-from holdfast.client import DIGEST, TRAIN, DigestRequest, TrainRequest
-from holdfast.context import Context
-from holdfast.core.errors import HoldfastError
+from holdfast.client import TRAIN, TrainRequest
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
     Absent,
@@ -32,85 +28,16 @@ from holdfast.core.types import (
     has_withdrawn,
     size,
 )
-from holdfast.core.validate import all_finite, bad_count, bounded_buffers, validate
-from holdfast.data.metrics import ACCURACY, Measure
-from holdfast.one_total import Exchange, learn_total
+from holdfast.core.validate import all_finite, bounded_buffers, validate
+from holdfast.method import Method
+from holdfast.one_exchange import exchange_digests, exchange_total
+from holdfast.record import Clock, Record
 from holdfast.selection import remembered, select
-from holdfast.trust import Hearing, Judgement, Trust
+from holdfast.trust import Hearing, Judgement
 from holdfast.trust.base import check_judgement
 from holdfast.trust.robust.merging import average_buffers
 
 NO_FINITE_LOSS = "no client's training loss is finite"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method(Context):
-    """Three independent choices, in the run's context: how they learn (`algorithm`), who stands in, whom to believe."""
-
-    absence: AbsencePolicy
-    trust: Trust
-
-
-@dataclass(frozen=True)
-class Record:
-    """What is written down of a round."""
-
-    round: int  # counted from 1
-    absent: Mapping[int, str]
-    refused: Mapping[int, str]
-    stand_ins: Sequence[int]
-    weights: Mapping[int, float]
-    scores: Mapping[int, float]
-    suspects: Mapping[int, str]
-    loss: float | None  # the mean of those that are finite
-    bytes_up: int
-    bytes_down: int
-    seconds: Mapping[str, float]
-    notes: Sequence[str] = field(default_factory=list)
-    measure: Measure | None = None  # how the leading metric is read; none: the model was not tested in this round
-    metrics: Mapping[str, float] = field(default_factory=dict)  # on the moderator's test set
-    class_metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of each class, if any
-    client_metrics: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # at each client
-    client_samples: Mapping[int, int] = field(default_factory=dict)  # that each client's metrics are of, as they count
-    client_intervals: Mapping[int, Sequence[float]] = field(default_factory=dict)  # of the leading metric, bootstrap
-    absent_metrics: Mapping[str, float] = field(default_factory=dict)  # over the data of those that are away
-    interval: Sequence[float] | None = None  # of the leading metric on the test set, bootstrap, 95 %
-    threshold: float | None = None  # of sensitivity and specificity; none: one half
-    credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
-    chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
-    asked: Sequence[int] | None = None  # to train; none: everyone
-    client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
-    chosen_for: Mapping[int, str] = field(default_factory=dict)  # why each was asked, where the selection says so
-
-    @property
-    def leading(self) -> float | None:
-        """The leading metric on the test set."""
-        return None if self.measure is None else self.metrics.get(self.measure.name)
-
-    @property
-    def by_client(self) -> Mapping[int, float]:
-        """The leading metric at each client."""
-        return {} if self.measure is None else self.client_metrics.get(self.measure.name, {})
-
-    @property
-    def by_class(self) -> Sequence[float | None]:
-        """The metric of each class that `class_measure` names."""
-        return () if self.class_measure is None else self.class_metrics[self.class_measure.name]
-
-    @property
-    def class_measure(self) -> Measure | None:
-        """What classes are measured by: the leading metric, or accuracy where that needs several classes."""
-        if self.measure is not None and self.measure.name in self.class_metrics:
-            return self.measure
-        return ACCURACY if ACCURACY.name in self.class_metrics else None
-
-    @property
-    def accuracy(self) -> float | None:
-        """The accuracy on the test set, of a classification."""
-        return self.metrics.get(ACCURACY.name)
-
-    def was_asked(self, client: int) -> bool:
-        return self.asked is None or client in self.asked
 
 
 def play_round(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
@@ -179,78 +106,6 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
     return after, record
-
-
-def exchange_digests(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
-    """The one round of algorithm "oneshot": each client is asked for its digest, and a head is fitted to them."""
-    clock = Clock()
-    asked = select(method.selection, federation.clients, state, method.seed)
-    replies = federation.ask([DIGEST.message(client, state.round, DigestRequest()) for client in asked])
-    clock.lap("clients")
-    heard = [reply for reply in replies if isinstance(reply, Reply)]
-    absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    refused = {reply.client: fault for reply in heard if (fault := bad_count(reply, "samples"))}
-    fresh = [reply for reply in heard if reply.client not in refused]
-    claims = {**{reply.client: reply.scalars["samples"] for reply in fresh}, **state.claims}
-    state = replace(state, claims=claims)
-    digests, bad = method.absence.receive(state, fresh, method)
-    refused |= bad
-    after = replace(state, digests=digests)
-    if digests:
-        model, buffers = method.absence.fit_head(after, method)
-        after = replace(after, model=model, buffers=buffers)
-    clock.lap("server_step")
-    counted = method.sizes.counted({client: claims[client] for client in digests})
-    after = after.next(absent=tuple(sorted([*absent, *refused])))
-    return after, Record(
-        round=after.round,
-        absent=absent,
-        refused=refused,
-        stand_ins=[],
-        weights={client: count / sum(counted.values()) for client, count in counted.items()},
-        scores={},
-        suspects={},
-        loss=None,
-        bytes_up=sum(size(reply.tensors) for reply in heard),
-        bytes_down=0,
-        seconds=clock.laps,
-        notes=[f"{method.called(client)}'s digest is refused: {why}" for client, why in refused.items()],
-        asked=None if len(asked) == len(federation.clients) else list(asked),
-        client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
-    )
-
-
-def exchange_total(state: State, federation: Federation, method: Method) -> tuple[State, Record]:
-    """The same where protect = "secure-sum": the moderator learns the members' total alone, and fits a head to that."""
-    clock, exchange = Clock(), Exchange(federation, method, state.round)
-    asked = [*select(method.selection, federation.clients, state, method.seed)]
-    after, notes = state, exchange.notes
-    try:
-        total = learn_total(exchange, method.absence, asked)
-        clock.lap("clients")
-        model, buffers = method.absence.fit_total(total, method)
-        after = replace(state, model=model, buffers=buffers)
-    except HoldfastError as error:
-        notes.append(str(error))
-    clock.lap("server_step")
-    refused = {client: why for client, why in exchange.refused.items() if client not in exchange.absent}
-    after = after.next(absent=tuple(sorted({*exchange.absent, *refused})))
-    return after, Record(
-        round=after.round,
-        absent=exchange.absent,
-        refused=refused,
-        stand_ins=[],
-        weights={},  # nobody knows whose records are how many of the total
-        scores={},
-        suspects={},
-        loss=None,
-        bytes_up=exchange.bytes_up,
-        bytes_down=exchange.bytes_down,
-        seconds=clock.laps,
-        notes=notes,
-        asked=None if len(asked) == len(federation.clients) else asked,
-        client_seconds=exchange.seconds,
-    )
 
 
 def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
@@ -343,15 +198,3 @@ def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:
     finite = [loss for loss in losses if math.isfinite(loss)]
     mean = statistics.fmean(finite) if finite and math.isfinite(sum(finite)) else None
     return mean, mean is not None or not losses
-
-
-class Clock:
-    """Seconds of each part of a round."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now

@@ -13,7 +13,7 @@ from round_bench import ALGORITHM_NAMES, Away, Spoil, Spoiled, play, same_state,
 
 from holdfast.core.types import Absent, Reply, State, Tensors
 from holdfast.core.validate import find_fault
-from holdfast.round import Record
+from holdfast.record import Record
 
 WEIGHT, COUNTER = "delta/0.weight", "buffers/1.num_batches_tracked"
 

@@ -45,7 +45,8 @@ from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
-from holdfast.digests.release import COMPACT, ReleaseOptions, check_features, excuse_of, release, sums_leave
+from holdfast.digests.release import excuse_of, release
+from holdfast.digests.release_options import COMPACT, ReleaseOptions, check_features, sums_leave
 from holdfast.heads.of_run import fit_run, fit_total
 from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs

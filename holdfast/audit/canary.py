@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from holdfast.audit import statistics as auditing
 from holdfast.audit.statistics import Membership, gaussian_auc, moment_change, rates, scores
 from holdfast.audit.tradeoff import proportion_above
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.exact import Kind
 from holdfast.privacy.moment_noise import Centres, scales_for

@@ -29,7 +29,8 @@ from holdfast.context import About
 from holdfast.digests.digest import open_digest
 from holdfast.digests.moment_wire import open_moments
 from holdfast.digests.moments import fewest
-from holdfast.digests.release import ReleaseOptions, make_release, strict_grid
+from holdfast.digests.release import make_release, strict_grid
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.moment_noise import RADIUS, scales_for
 from holdfast.privacy.noise import Source

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.data.task import Samples
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.encoders import Encoder, draw_shapes
 from holdfast.encoders.contract import as_read
 from holdfast.learning.loop import train

@@ -30,8 +30,9 @@ from holdfast.report.words import on_absent, situation
 from holdfast.runs.build import make_plan
 from holdfast.runs.choose_model import name_model
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load
+from holdfast.runs.history import History
 from holdfast.runs.presets import with_method
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import Run
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,8 @@ def release(recipe: Recipe, whole: Task, encoder: Encoder) -> tuple[bytes, Claim
     from holdfast.context import About
     from holdfast.core.config import Choice, choose
     from holdfast.data.task import evenly
-    from holdfast.digests.release import check_features, check_kind, make_release
+    from holdfast.digests.release import make_release
+    from holdfast.digests.release_options import check_features, check_kind
     from holdfast.privacy.noise import system
     from holdfast.privacy.patients import whose_of
 

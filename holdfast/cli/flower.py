@@ -246,7 +246,8 @@ def experiment_in(app: Path) -> Path:
 def follow(console: Console, here: Local, experiment: Experiment, folder: Path) -> bool:
     """Show each round as it is written down, until the run ends, and say what it came to; true if it failed."""
     from holdfast.cli.running import Live, conclude
-    from holdfast.runs.store import History, Run
+    from holdfast.runs.history import History
+    from holdfast.runs.store import Run
 
     shown, start = 0, time.perf_counter()
     with Live(console, experiment.rounds) as live:

@@ -13,10 +13,10 @@ from holdfast.attacks.data import Backdoor
 from holdfast.data.task import Samples
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.build import make_plan
+from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
-from holdfast.runs.store import History
 
 
 def hostility(history: History) -> dict[str, object]:

@@ -38,7 +38,7 @@ from holdfast.reproduce.results import (
 )
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_table, set_key
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 Place = tuple[str, str]  # row, column
 MOST_COLUMNS = 5  # of a table that fits into 80 columns of text

@@ -21,14 +21,15 @@ from holdfast.core.types import by_scenario
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
+from holdfast.record import Record
 from holdfast.report.run_data import class_names
 from holdfast.report.words import lost_classes, on_absent
-from holdfast.round import Record
 from holdfast.runs.deal import counted
 from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.history import History
 from holdfast.runs.outcome import rounds_text
 from holdfast.runs.rehearse import refuse_without_effect
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -22,7 +22,7 @@ from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.jobs import Job, register
 from holdfast.privacy import total_moments as totals
 from holdfast.privacy.gate import SITE, check_delta, let_out

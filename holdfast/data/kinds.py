@@ -18,8 +18,6 @@ from torch.nn import functional
 from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.data.class_metrics import (
     F1,
-    Auprc,
-    Auroc,
     BalancedAccuracy,
     Brier,
     CalibrationError,
@@ -29,6 +27,7 @@ from holdfast.data.class_metrics import (
 )
 from holdfast.data.losses import Focal, Huber, LabelFocal, Smoothed, Weighted, poisson
 from holdfast.data.metrics import ACCURACY, R2, Accuracy, CountMae, CountRmse, Deviance, Mae, Metric, Rmse
+from holdfast.data.ranking_metrics import Auprc, Auroc
 from holdfast.data.survival import CIndex, Cox, HazardLoss, survival_of
 
 OF_ALL_CLASSES = (Auroc, Auprc, BalancedAccuracy, F1, Sensitivity, Specificity, CalibrationError)  # none of one alone

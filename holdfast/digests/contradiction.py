@@ -38,7 +38,7 @@ from holdfast.core.types import Tensors
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.received import open_for, open_moments_for
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]

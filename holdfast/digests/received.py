@@ -25,7 +25,8 @@ from holdfast.digests.digest import Digest, open_digest
 from holdfast.digests.moment_sampling import Pooled, draw, pool
 from holdfast.digests.moment_wire import check_moments, open_moments
 from holdfast.digests.moments import MomentDigest
-from holdfast.digests.release import COMPACT, LONGEST_EXCUSE, ReleaseOptions, claim_of, noisy, strict_grid, sums_leave
+from holdfast.digests.release import LONGEST_EXCUSE, claim_of, strict_grid
+from holdfast.digests.release_options import COMPACT, ReleaseOptions, noisy, sums_leave
 from holdfast.digests.stretching import stretched
 from holdfast.digests.sums import UNIT, SumDigest, check_sums, open_sums
 

@@ -11,7 +11,7 @@ from holdfast.data.kinds import Kind, kind_of
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.received import noise_variance, opened, scaled, share_of
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import SumDigest, scaled_sums
 from holdfast.heads.choosing import (
     OF_MOMENTS,

@@ -30,7 +30,7 @@ from holdfast.core.types import Tensors
 from holdfast.data.kinds import Hazards, kind_of
 from holdfast.digests.digest import Digest
 from holdfast.digests.received import opened
-from holdfast.digests.release import ReleaseOptions
+from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import SumDigest, scaled_sums
 from holdfast.heads.from_sums import added, centred, head, noise_of
 from holdfast.privacy.moment_noise import Array

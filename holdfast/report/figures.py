@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.report.payload import presence
 from holdfast.report.run_data import Story, same_measure
 from holdfast.report.words import colour_places, labels, situation
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, the light ones darkened; as in static/page.css. Dashes
 # help where there are more than eight.

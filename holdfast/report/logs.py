@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.record import Record
 from holdfast.report.run_data import Story
-from holdfast.round import Record
 from holdfast.runs.export import need
 from holdfast.runs.records import scalars
 

@@ -10,11 +10,11 @@ from typing import Any
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.core.types import by_scenario
 from holdfast.data.metrics import Measure
+from holdfast.record import Record
 from holdfast.report.privacy import privacy_words
 from holdfast.report.run_data import Story
 from holdfast.report.tests_table import last_test
 from holdfast.report.words import colour_places, headline, labels, situation
-from holdfast.round import Record
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 STEPS = len(DIGITS) ** 2 - 1

@@ -24,7 +24,7 @@ from holdfast.encoders import Encoder, encoder_for
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
 from holdfast.runs.build import Plan, make_plan
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 SPDS = (1, 2, 4, 8)
 SWEEP = tuple((1.0 - k / 10, k / 10) for k in range(11))

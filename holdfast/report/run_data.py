@@ -15,11 +15,12 @@ from holdfast.core.files import read_lines
 from holdfast.core.tables import read_table
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.data.named import DATA_SETS
+from holdfast.record import Record
 from holdfast.report.guidance import guidance_pictures
-from holdfast.round import Record
 from holdfast.runs.curves import read_curves
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import CURVES, History, Run, refuse_file
+from holdfast.runs.history import History
+from holdfast.runs.store import CURVES, Run, refuse_file
 
 TOLD = ("digests", "samples", "spd", "mode", "noise", "feature_shape")  # of a digest's manifest
 

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.types import not_there
 from holdfast.data.kinds import KINDS, Hazards, Kind
 from holdfast.data.metrics import Measure
-from holdfast.round import Record
+from holdfast.record import Record
 
 MOST = 100  # clients in the table
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 from holdfast.core.config import Choice
 from holdfast.core.types import not_there
 from holdfast.data.metrics import ACCURACY, Measure
+from holdfast.record import Record
 from holdfast.report.run_data import Story, same_measure
-from holdfast.round import Record
 from holdfast.runs.experiment import INDIFFERENT, Experiment
 
 NAMES = {

@@ -27,7 +27,7 @@ from holdfast.digests.received import samples_of
 from holdfast.digests.stretching import class_means, spread_of
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 SHRINK = 0.01  # share of the mean variance that is added to each direction
 

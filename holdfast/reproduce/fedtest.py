@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.runs.experiment import Experiment, from_table, set_key
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 METHODS = {"FedTest": "fedtest", "FedAvg": "samples", "accuracy-based": "servertest"}
 FIGURES = {"fedtest-fig4": ("cifar10", 3), "fedtest-fig5": ("mnist", 4)}

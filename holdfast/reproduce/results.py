@@ -12,7 +12,7 @@ from holdfast.digests.digest import open_digest
 from holdfast.report.words import on_absent
 from holdfast.reproduce.paper import BYTES, DIGESTS, SECONDS, SIZE
 from holdfast.reproduce.plans import BASELINES, Reproduction
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 CENTRALISED, LDA = "centralised", "LDA from the digests alone"
 APART = "On the data of those who are away at the end, in %"

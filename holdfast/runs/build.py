@@ -32,12 +32,12 @@ from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.augment import Augment, choose_augment
 from holdfast.learning.device import autocast, batch_on, choose_device
 from holdfast.learning.objective import TaskLoss, is_separable
+from holdfast.method import Method
 from holdfast.models.networks import Layout, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import read_policy
-from holdfast.round import Method
 from holdfast.runs.choose_learning import (
     choose_learning,
     choose_schedule,

@@ -19,7 +19,7 @@ from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from holdfast.learning.settings import Learning, Optimizer
-from holdfast.round import Method
+from holdfast.method import Method
 from holdfast.runs.experiment import Experiment
 from holdfast.selection import select
 from holdfast.selection.informed import Informed

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.types import not_there
 from holdfast.data.metrics import Measure
 from holdfast.data.task import Task
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment
 
 STOPPED = "stopped early: "

@@ -19,12 +19,13 @@ from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.randomness import rng
 from holdfast.core.types import Federation, Reply, State, not_there
 from holdfast.data.bootstrap import interval_of
-from holdfast.data.class_metrics import AtThreshold, Auroc, best_threshold
+from holdfast.data.class_metrics import AtThreshold, best_threshold
 from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
+from holdfast.data.ranking_metrics import Auroc
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.outcome import guessing, guessing_ranks
 

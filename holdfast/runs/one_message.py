@@ -13,7 +13,7 @@ from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.data.kinds import refuse_without_classes
 from holdfast.data.task import Task
-from holdfast.digests.release import ReleaseOptions, check_kind
+from holdfast.digests.release_options import ReleaseOptions, check_kind
 from holdfast.heads.choosing import SERVER_STEP
 from holdfast.heads.of_run import head_of, model_for
 from holdfast.privacy.dp_sgd import PROTECTIONS

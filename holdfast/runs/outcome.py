@@ -12,7 +12,8 @@ from holdfast.core.failures import LOG
 from holdfast.core.names import Called, numbered
 from holdfast.core.types import by_scenario
 from holdfast.data.metrics import ACCURACY
-from holdfast.round import NO_FINITE_LOSS, Record
+from holdfast.record import Record
+from holdfast.round import NO_FINITE_LOSS
 
 SURE = 2.33  # deviations: guessing does better once in a hundred test sets
 SLOWER = "a smaller lr may help"

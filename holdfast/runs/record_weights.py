@@ -10,7 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.modules import told
 from holdfast.data.metrics import WholeMetric
 from holdfast.data.task import Samples, Task
-from holdfast.digests.release import ReleaseOptions, check_weighted
+from holdfast.digests.release_options import ReleaseOptions, check_weighted
 from holdfast.learning.objective import Objective, is_separable
 from holdfast.runs.experiment import Experiment
 

@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, brief, plain
 from holdfast.core.files import Damaged, load_tensors, read_metadata, save_tensors
 from holdfast.core.types import State, pack, unpack
 from holdfast.data.metrics import ACCURACY, Measure
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import FIRST_ROUND, SCHEMA
 
 GROUPS = ("model", "buffers", "algorithm", "absence", "trust", "server_optimizer", "selection")

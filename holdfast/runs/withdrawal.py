@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.core.files import append_line, read_lines
 from holdfast.core.types import WITHDREW, Absent, Federation, Message, Reply
 from holdfast.privacy.gate import LEDGER, POLICY
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.store import Run
 
 LOG = "forgotten.jsonl"

@@ -31,8 +31,10 @@ from holdfast.digests.digest import open_digest
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
+from holdfast.method import Method
 from holdfast.models.networks import fill, weights_of
-from holdfast.round import Method, Record, play_round
+from holdfast.record import Record
+from holdfast.round import play_round
 
 ZERO = [[0.0, 0.0], [0.0, 0.0]]
 FROM_CLIENT_0 = [[0.2, 0.0], [0.0, 0.4]]

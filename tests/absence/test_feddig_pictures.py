@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.digests.mixing import Laplace
 from holdfast.play import run
 from holdfast.report.pictures import Studio, groups, guide_group, noise_variances, save_pictures, studio_of
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.data.task import Samples
 from holdfast.play import resume, run
-from holdfast.round import Record
+from holdfast.record import Record
 
 
 def chosen(spec: str) -> Any:

@@ -17,7 +17,7 @@ from holdfast.engines.inline import Inline
 from holdfast.play import run
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import from_table
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 SMALL: dict[str, Any] = {
     "samples": 1000, "model": "features:32", "encoder": "scattering:32", "clients": 10, "partition": "iid",

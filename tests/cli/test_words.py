@@ -18,7 +18,8 @@ from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import plural
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History, Run
+from holdfast.runs.history import History
+from holdfast.runs.store import Run
 
 
 def told(*words: object) -> str:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from holdfast.data.class_metrics import (
     F1,
-    Auprc,
-    Auroc,
     BalancedAccuracy,
     Brier,
     CalibrationError,
@@ -25,6 +23,7 @@ from holdfast.data.class_metrics import (
 )
 from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival
 from holdfast.data.metrics import CountMae, Deviance, Metric, value_of
+from holdfast.data.ranking_metrics import Auprc, Auroc
 from holdfast.data.survival import CIndex
 
 

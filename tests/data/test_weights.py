@@ -14,9 +14,10 @@ from torch import Tensor
 
 import holdfast
 from holdfast.core.errors import HoldfastError
-from holdfast.data.class_metrics import F1, Auprc, Auroc, BalancedAccuracy, Brier
+from holdfast.data.class_metrics import F1, BalancedAccuracy, Brier
 from holdfast.data.kinds import Classes, Kind, Regression, Survival
 from holdfast.data.metrics import R2, Accuracy, Mae, Metric, Rmse, weighted_sums
+from holdfast.data.ranking_metrics import Auprc, Auroc
 from holdfast.data.survival import CIndex
 from holdfast.data.tables.schema import schema_from
 from holdfast.data.tables.source import table_task

@@ -18,7 +18,7 @@ from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import play_over
 from holdfast.privacy.ledger import read_ledger
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 PRIVACY = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false\n'
 

@@ -21,7 +21,7 @@ from holdfast.flower.deploy.keys import make_keys
 from holdfast.flower.deploy.local import Local, listens, local
 from holdfast.flower.engine.sites import usual_names
 from holdfast.play import resume, run
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.store import Run
 

@@ -27,7 +27,8 @@ from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import play_over
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History, Run
+from holdfast.runs.history import History
+from holdfast.runs.store import Run
 
 pytestmark = pytest.mark.xdist_group("flower")
 NAMES = ["cleveland", "hungary", "switzerland", "long-beach"]

@@ -19,7 +19,7 @@ from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.codec import Letter
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 MEMBERS = 'min_records = 0\nmembers = "keys"\n'
 

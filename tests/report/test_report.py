@@ -22,7 +22,7 @@ from holdfast.report.payload import STEPS, grid, happenings, payload, presence, 
 from holdfast.report.run_data import find_runs, read_story
 from holdfast.report.words import headline, labels
 from holdfast.runs.experiment import from_table
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 
 def told(*folders: Path) -> list[str]:

@@ -15,13 +15,13 @@ from holdfast.cli.reproducing import Wish, experiments_of, read_seeds, reproduce
 from holdfast.core.errors import HoldfastError
 from holdfast.data.metrics import ACCURACY
 from holdfast.models.networks import weights_of
+from holdfast.record import Record
 from holdfast.reproduce import paper
 from holdfast.reproduce.baselines import centralised
 from holdfast.reproduce.plans import REPRODUCTIONS, Reproduction, Row, only, reproduction
 from holdfast.reproduce.results import APART, LDA, Cell, cells_apart, cells_of, costs_of, findings
-from holdfast.round import Record
 from holdfast.runs.experiment import Experiment, from_table
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 TINY = ["rounds=3", "samples=300", "workers=0", "model.hidden=8"]
 

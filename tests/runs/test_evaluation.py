@@ -17,13 +17,14 @@ from holdfast.cli.comparing import on_those_who_left
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Reply
 from holdfast.data.bootstrap import interval_of
-from holdfast.data.class_metrics import Auroc, Sensitivity, best_threshold
+from holdfast.data.class_metrics import Sensitivity, best_threshold
 from holdfast.data.metrics import Accuracy, Measure, Rmse
+from holdfast.data.ranking_metrics import Auroc
 from holdfast.engines.checked import checked
 from holdfast.engines.inline import Inline
+from holdfast.record import Record
 from holdfast.report.run_data import read_story
 from holdfast.report.words import headline
-from holdfast.round import Record
 from holdfast.runs.build import make_plan
 from holdfast.runs.early_stopping import STOPPED, Patience, Stop
 from holdfast.runs.evaluation import bounded, common_threshold, together

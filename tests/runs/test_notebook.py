@@ -13,7 +13,7 @@ from holdfast.audit.findings import Findings
 from holdfast.core.cards import curve
 from holdfast.digests.digest import Digest
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 
 def test_a_history_shows_itself() -> None:

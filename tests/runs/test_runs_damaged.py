@@ -18,9 +18,10 @@ from holdfast.core.failures import SENTENCES
 from holdfast.core.types import State
 from holdfast.engines.inline import Inline
 from holdfast.play import resume, run
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History, Run
+from holdfast.runs.history import History
+from holdfast.runs.store import Run
 
 Damage = Callable[[Path], None]
 

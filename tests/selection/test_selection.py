@@ -23,8 +23,9 @@ from holdfast.report.run_data import read_story
 from holdfast.report.words import absence_in_words, headline
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.history import History
 from holdfast.runs.records import record_from_json, record_to_json, scalars
-from holdfast.runs.store import History, Run
+from holdfast.runs.store import Run
 from holdfast.selection import Uniform, select
 
 

@@ -24,7 +24,9 @@ from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.settings import Learning
-from holdfast.round import Method, Record, play_round
+from holdfast.method import Method
+from holdfast.record import Record
+from holdfast.round import play_round
 from holdfast.scenarios import Intervals, Stage, Staged
 from holdfast.trust import TRUSTS
 

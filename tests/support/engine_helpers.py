@@ -27,9 +27,10 @@ from holdfast.data.task import Samples, Task
 from holdfast.engines.embedded import without_script
 from holdfast.jobs import Job, register
 from holdfast.play import resume, run
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment, from_table
-from holdfast.runs.store import History, Run
+from holdfast.runs.history import History
+from holdfast.runs.store import Run
 from holdfast.trust import Hearing, Judgement, Trust
 from holdfast.trust.base import judgement
 

@@ -17,8 +17,8 @@ from holdfast.digests.compact import Compact
 from holdfast.digests.digest import Digest, seal_digest
 from holdfast.encoders.contract import Encoder
 from holdfast.learning.settings import Learning
+from holdfast.method import Method
 from holdfast.models.networks import weights_of
-from holdfast.round import Method
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.trust.base import Uniform
 

@@ -29,7 +29,7 @@ from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import engine_over, play_over, read_settings
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 
 class Clock:

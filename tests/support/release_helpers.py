@@ -17,7 +17,7 @@ from holdfast.data.kinds import Classes
 from holdfast.data.task import Samples, Task
 from holdfast.encoders.contract import Encoder
 from holdfast.learning.settings import Learning
-from holdfast.round import Method
+from holdfast.method import Method
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.trust.base import Uniform
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from holdfast.data.metrics import ACCURACY
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.records import record_to_json
 from holdfast.runs.store import Run

@@ -21,8 +21,10 @@ from holdfast.data.kinds import Classes
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
+from holdfast.method import Method
 from holdfast.models.networks import buffers_of, initialise, weights_of
-from holdfast.round import Method, Record, play_round
+from holdfast.record import Record
+from holdfast.round import play_round
 from holdfast.trust import TRUSTS
 
 torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other

@@ -19,8 +19,10 @@ from holdfast.core.types import Absent, Federation, Message, Reply, State, Updat
 from holdfast.engines.inline import Inline
 from holdfast.jobs import packed
 from holdfast.learning.settings import Learning
+from holdfast.method import Method
 from holdfast.models.networks import fill
-from holdfast.round import Method, Record, play_round
+from holdfast.record import Record
+from holdfast.round import play_round
 from holdfast.trust.base import Hearing, check_rule
 from holdfast.trust.fedtest import FedTest, scores_of
 from holdfast.trust.measures import accuracies, ask_for_accuracies, ask_for_help, held_out, help_of, score_gradient

@@ -17,10 +17,10 @@ from holdfast.cli.hostile import attacker_weight, backdoor_rate, suspected, susp
 from holdfast.core.errors import HoldfastError
 from holdfast.data.metrics import ACCURACY
 from holdfast.play import resume, run
+from holdfast.record import Record
 from holdfast.report.words import situation
-from holdfast.round import Record
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 
 SMALL = ["task=fashion-mini", "clients=4", "samples=200", "model=linear", "rounds=2", "workers=0"]
 

@@ -20,10 +20,11 @@ from holdfast.core.types import State, Update
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
+from holdfast.method import Method
 from holdfast.play import run
-from holdfast.round import Method, play_round
+from holdfast.round import play_round
 from holdfast.runs.experiment import Experiment
-from holdfast.runs.store import History
+from holdfast.runs.history import History
 from holdfast.trust.base import check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of

@@ -15,7 +15,8 @@ from holdfast.core.types import State, Update
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
-from holdfast.round import Method, play_round
+from holdfast.method import Method
+from holdfast.round import play_round
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import TRUSTS, Hearing, Judgement, Trust

@@ -55,9 +55,9 @@ from holdfast.flower.deploy.questions import WORD, Book, check_question, check_r
 from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
 from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
+from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
-from holdfast.round import Method
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 from holdfast.trust.testing import TEST

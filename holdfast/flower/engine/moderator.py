@@ -40,10 +40,11 @@ from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites, usual_names
 from holdfast.flower.engine.waits import faster
 from holdfast.play import Engine, Watch, resume, run
-from holdfast.round import Record
+from holdfast.record import Record
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
-from holdfast.runs.store import EXCHANGES, History, Run
+from holdfast.runs.history import History
+from holdfast.runs.store import EXCHANGES, Run
 
 log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever follows the run
 SETTINGS: dict[str, Any] = {

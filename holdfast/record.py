@@ -1,0 +1,83 @@
+"""What is written down of a round, and the clock of its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.data.metrics import ACCURACY, Measure
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is written down of a round."""
+
+    round: int  # counted from 1
+    absent: Mapping[int, str]
+    refused: Mapping[int, str]
+    stand_ins: Sequence[int]
+    weights: Mapping[int, float]
+    scores: Mapping[int, float]
+    suspects: Mapping[int, str]
+    loss: float | None  # the mean of those that are finite
+    bytes_up: int
+    bytes_down: int
+    seconds: Mapping[str, float]
+    notes: Sequence[str] = field(default_factory=list)
+    measure: Measure | None = None  # how the leading metric is read; none: the model was not tested in this round
+    metrics: Mapping[str, float] = field(default_factory=dict)  # on the moderator's test set
+    class_metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of each class, if any
+    client_metrics: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # at each client
+    client_samples: Mapping[int, int] = field(default_factory=dict)  # that each client's metrics are of, as they count
+    client_intervals: Mapping[int, Sequence[float]] = field(default_factory=dict)  # of the leading metric, bootstrap
+    absent_metrics: Mapping[str, float] = field(default_factory=dict)  # over the data of those that are away
+    interval: Sequence[float] | None = None  # of the leading metric on the test set, bootstrap, 95 %
+    threshold: float | None = None  # of sensitivity and specificity; none: one half
+    credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none
+    chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
+    asked: Sequence[int] | None = None  # to train; none: everyone
+    client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+    chosen_for: Mapping[int, str] = field(default_factory=dict)  # why each was asked, where the selection says so
+
+    @property
+    def leading(self) -> float | None:
+        """The leading metric on the test set."""
+        return None if self.measure is None else self.metrics.get(self.measure.name)
+
+    @property
+    def by_client(self) -> Mapping[int, float]:
+        """The leading metric at each client."""
+        return {} if self.measure is None else self.client_metrics.get(self.measure.name, {})
+
+    @property
+    def by_class(self) -> Sequence[float | None]:
+        """The metric of each class that `class_measure` names."""
+        return () if self.class_measure is None else self.class_metrics[self.class_measure.name]
+
+    @property
+    def class_measure(self) -> Measure | None:
+        """What classes are measured by: the leading metric, or accuracy where that needs several classes."""
+        if self.measure is not None and self.measure.name in self.class_metrics:
+            return self.measure
+        return ACCURACY if ACCURACY.name in self.class_metrics else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy on the test set, of a classification."""
+        return self.metrics.get(ACCURACY.name)
+
+    def was_asked(self, client: int) -> bool:
+        return self.asked is None or client in self.asked
+
+
+class Clock:
+    """Seconds of each part of a round."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now

@@ -21,6 +21,7 @@ import pytest
 import torch
 from hypothesis import settings
 from warm import warm
+from xdist.scheduler import LoadScopeScheduling
 
 from holdfast.privacy import noise
 
@@ -56,6 +57,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
         if item.path.name in SLOW:
             item.add_marker("slow")
+
+
+class Grouped(LoadScopeScheduling):
+    """Tests go to any worker, but for files that share a federation or a site; two federations run at a time.
+
+    (xdist's own groups are names at the end of test ids, which this pytest does not let it write there.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, *_ = nodeid.split("::")
+        if file in ("tests/flower/test_flower_processes.py", "tests/test_site.py"):
+            return file
+        return "flower" if file.startswith("tests/flower/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped:
+    return Grouped(config, log)
 
 
 @pytest.fixture(autouse=True)

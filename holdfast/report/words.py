@@ -236,7 +236,7 @@ def value_text(value: float, measure: Measure) -> str:
     """The value of a leading metric in a sentence; plain numbers are named, percentages need not be.
 
     >>> value_text(0.8214, ACCURACY), value_text(1.5, Measure("rmse", "mm"))
-    ('82.1 %', 'rmse 1.5 mm')
+    ('82.1 %', 'RMSE 1.5 mm')
     """
     return percent(value) if measure == ACCURACY else measure.said(value)
 

@@ -163,7 +163,6 @@ def test_with_another_flower_all_of_holdfast_loads_and_says_what_does_not_fit(st
     assert done.stderr.count(PLAIN) == 1
 
 
-@pytest.mark.xdist_group("flower")
 def test_with_another_flower_a_federation_gives_the_same_bits_with_a_note(
     strange: Path, tmp_path: Path, marker: str
 ) -> None:
@@ -181,7 +180,6 @@ def test_with_another_flower_a_federation_gives_the_same_bits_with_a_note(
     assert same_bits(resume(tmp_path / "try" / "run"), run(load(tmp_path / "few.toml")))
 
 
-@pytest.mark.xdist_group("flower")
 def test_a_site_that_may_not_run_the_moderators_code_does_not_start_where_that_cannot_be_promised(
     strange: Path, tmp_path: Path, marker: str
 ) -> None:

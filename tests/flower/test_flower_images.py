@@ -28,7 +28,6 @@ from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
 from holdfast.runs.store import Run
 
-pytestmark = pytest.mark.xdist_group("flower")
 NAMES = ["north", "south"]
 
 

@@ -150,7 +150,6 @@ def test_the_news_of_a_site_are_said_once(tmp_path: Path) -> None:
     assert there == "site-0 is at work: the SuperLink at there:1 has let it in."
 
 
-@pytest.mark.xdist_group("flower")
 def test_a_site_says_that_its_superlink_cannot_be_reached(tmp_path: Path, marker: str) -> None:
     link = f"127.0.0.1:{free_port()}"
     command = [*COMMAND, "site", "site-0", "--superlink", link, "--folder", str(tmp_path / "here"), "--insecure"]

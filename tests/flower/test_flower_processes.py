@@ -25,7 +25,6 @@ from holdfast.record import Record
 from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.store import Run
 
-pytestmark = pytest.mark.xdist_group("flower")  # one after the other: each has a dozen processes
 SITES = usual_names(3)
 HOSTILE_SITE = """
 from pathlib import Path

@@ -30,7 +30,6 @@ from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
 from holdfast.runs.store import Run
 
-pytestmark = pytest.mark.xdist_group("flower")
 NAMES = ["cleveland", "hungary", "switzerland", "long-beach"]
 SCHEMA = read_schema(HEART_FILE.with_suffix(".toml"))
 

@@ -8,13 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 from engine_helpers import GENEROUS, environment, marked, wait_until
 
 from holdfast.flower.deploy.local import listens
 from holdfast.runs.store import Run
 
-pytestmark = pytest.mark.xdist_group("flower")
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()", "flower", "up"]
 EXPERIMENT = """
 task = "flower_helpers:unhurried"

@@ -87,7 +87,7 @@ def test_a_finished_run_has_its_figures_and_the_report_shows_them(task: str, tmp
         "client 1, left",
         "client 2",
     ]
-    assert test["head"][:4] == ["", "samples", history.measure.name, "95 % interval"]
+    assert test["head"][:4] == ["", "samples", history.measure.words, "95 % interval"]
     assert test["rows"][1][1] == str(last.client_samples[1])
     assert " to " in test["rows"][0][3]
     (tmp_path / "run" / "curves.json").unlink()  # as in runs of earlier versions

@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-class Grouped(LoadScopeScheduling):
+class Grouped(LoadScopeScheduling):  # type: ignore[misc]
     """Tests go to any worker, but for files that share a federation or a site; two federations run at a time.
 
     (xdist's own groups are names at the end of test ids, which this pytest does not let it write there.)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -71,6 +72,10 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "task", f"{task.name}: {len(task.train):,} + {len(task.test):,} samples, {kind}, {shape}"
     weights = sum(tensor.numel() for tensor in plan.start().model.values())
     yield "model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round"
+    if plan.encoder is not None:
+        found, values = plan.encoder, math.prod(plan.encoder.feature_shape)
+        chosen = f"auto: {found.name}" if experiment.encoder.name == "auto" else found.name
+        yield "encoder", f"{chosen}, {values:,} values, fingerprint {found.fingerprint[:12]}"
     rule = next((name for name, kind in TRUSTS.items() if type(plan.method.trust) is kind), experiment.trust.head)
     yield "method", f"{experiment.method}, updates weighted by {rule}"
     yield "clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples"

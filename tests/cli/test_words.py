@@ -48,6 +48,8 @@ def test_check_and_run_count_and_name_as_people_do(small: Path) -> None:
     checked = told("check", small / "e.toml")
     assert "fedavg, updates weighted by samples" in checked
     assert "1 of 1 epoch," in checked
+    read = told("check", small / "e.toml", "--set", "task=fashion-mini", "--set", "model=features")
+    assert "encoder  auto: scattering, 128 values, fingerprint" in read
     assert "updates weighted by krum" in told("check", small / "e.toml", "--set", "trust=krum", "--set", "clients=5")
     assert "after 1 round in" in told("run", small / "e.toml", "--out", small / "r", "--allow-failures")
 

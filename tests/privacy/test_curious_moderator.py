@@ -12,6 +12,7 @@ from curious_helpers import Curious
 from engine_helpers import experiment
 from flower_helpers import in_process, play
 from flwr.app import Message as Packet
+from letters import STRICTEST, write_letters
 from release_helpers import experiment as private
 
 from holdfast.core.failures import SENTENCES
@@ -23,17 +24,6 @@ from holdfast.flower.engine.codec import Letter, decode, encode
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.privacy.ledger import read_ledger
 
-STRICTEST = """
-experiments = ["{fingerprint}"]
-max_rounds = 1
-min_records = 0
-digest = false
-[privacy]
-max_epsilon = 1.0
-delta = 1e-5
-modes = ["moments"]
-protect_updates = true
-"""
 PATIENT = "Anna Muster, born 1961"
 
 
@@ -54,6 +44,13 @@ def test_the_strictest_policy_lets_nothing_go(tmp_path: Path) -> None:
     assert not (asking.site / "privacy-ledger.json").exists()
     refused = [line["refused"] for line in asking.book() if "refused" in line]
     assert len(refused) == 105
+
+
+def test_two_sites_that_differ_in_one_record_answer_every_letter_alike(tmp_path: Path) -> None:
+    """The small version of `make evidence`, which writes 10,000."""
+    codes = write_letters(tmp_path, 120)
+    assert codes.total() == 120
+    assert {"closed", "unprotected", "question", "job", "identity"} <= set(codes)
 
 
 def test_what_an_experiment_does_not_ask_nobody_may_ask(tmp_path: Path) -> None:

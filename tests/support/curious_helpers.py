@@ -23,7 +23,7 @@ class Curious:
     """A moderator that writes its letters to one site by hand."""
 
     def __init__(self, folder: Path, wanted: Experiment, policy: str = "min_records = 0", **more: Any) -> None:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "policy.toml").write_text(policy.format(fingerprint=fingerprint_of(wanted)))
         self.site = folder / "site-0"
         config = {"site": "site-0", "folder": str(self.site), "policy": str(folder / "policy.toml")}

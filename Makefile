@@ -53,7 +53,7 @@ test: lint browser
 evidence: setup
 	$(BIN)/python benchmarks/one_hostile.py
 	$(BIN)/python benchmarks/audits.py
-	PYTHONPATH=tests/support $(BIN)/python tests/support/letters.py 10000
+	PYTHONPATH=tests/support $(BIN)/python tests/support/curious_letters.py 10000
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
 

@@ -60,16 +60,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Grouped(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests go to any worker, but for files that share a federation or a site; two federations run at a time.
+    """Tests go to any worker, but for those that share a site, and federations, of which one runs at a time.
 
     (xdist's own groups are names at the end of test ids, which this pytest does not let it write there.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, *_ = nodeid.split("::")
-        if file in ("tests/flower/test_flower_processes.py", "tests/test_site.py"):
-            return file
-        return "flower" if file.startswith("tests/flower/") else nodeid
+        return "flower" if file.startswith("tests/flower/") else file if file == "tests/test_site.py" else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped:

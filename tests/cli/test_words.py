@@ -49,7 +49,7 @@ def test_check_and_run_count_and_name_as_people_do(small: Path) -> None:
     assert "fedavg, updates weighted by samples" in checked
     assert "1 of 1 epoch," in checked
     read = told("check", small / "e.toml", "--set", "task=fashion-mini", "--set", "model=features")
-    assert "encoder  auto: scattering, 128 values, fingerprint" in read
+    assert "encoder auto: scattering, 128 values, fingerprint" in read
     assert "updates weighted by krum" in told("check", small / "e.toml", "--set", "trust=krum", "--set", "clients=5")
     assert "after 1 round in" in told("run", small / "e.toml", "--out", small / "r", "--allow-failures")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from curious_helpers import Curious
+from curious_letters import STRICTEST, write_letters
 from engine_helpers import experiment
 from flower_helpers import in_process, play
 from flwr.app import Message as Packet
-from letters import STRICTEST, write_letters
 from release_helpers import experiment as private
 
 from holdfast.core.failures import SENTENCES

@@ -2,7 +2,7 @@
 
 Whatever both answer alike, byte for byte, tells nothing of that record, however the letters were chosen.
 
-    PYTHONPATH=tests/support python tests/support/letters.py 10000
+    PYTHONPATH=tests/support python tests/support/curious_letters.py 10000
 """
 
 from __future__ import annotations

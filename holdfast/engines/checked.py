@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.context import Context
 from holdfast.core.errors import brief, plain
-from holdfast.core.types import Absent, Federation, Message, Reply
+from holdfast.core.types import Absent, Federation, Late, Message, Reply
 from holdfast.jobs import job_named
 
 
@@ -28,6 +28,9 @@ class Checked:
         self._federation.close()
 
     def _checked(self, answer: Reply | Absent, message: Message) -> Reply | Absent:
+        if isinstance(answer, Late):
+            read = self._checked(answer.reply, answer.asked)
+            return answer if isinstance(read, Reply) else read
         read = checked(answer, message)
         if isinstance(read, Reply) and (fault := job_named(message.job).fault(read, self._context)):
             return refused(message, fault)

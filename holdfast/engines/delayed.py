@@ -13,13 +13,24 @@ from pathlib import Path
 import torch
 
 from holdfast.core.memory import Memory
-from holdfast.core.types import BY_SCENARIO, Absent, Federation, Late, Message, Reply, has_withdrawn, pack, unpack
+from holdfast.core.types import (
+    BY_SCENARIO,
+    Absent,
+    Around,
+    Federation,
+    Late,
+    Message,
+    Reply,
+    has_withdrawn,
+    pack,
+    unpack,
+)
 from holdfast.jobs import job_named
 
 FOLDER = "late"  # in a run's folder, with one for each slow client
 
 
-class Delayed:
+class Delayed(Around):
     """A federation in which some clients answer a `train` so many rounds later."""
 
     def __init__(
@@ -27,13 +38,6 @@ class Delayed:
     ) -> None:
         self._federation, self._delays, self._reason = federation, delays, f"{BY_SCENARIO}{name})"
         self._under_way = {c: Memory(folder and folder / FOLDER / f"{c:04d}", keep=keep) for c in delays}
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._federation.clients
-
-    def close(self) -> None:
-        self._federation.close()
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         owed = [self._owed(message) if message.client in self._delays else None for message in messages]

@@ -92,6 +92,20 @@ class Federation(Protocol):
     def close(self) -> None: ...
 
 
+class Around:
+    """The base of a federation around another one, which changes what is asked or answered."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def close(self) -> None:
+        self._federation.close()
+
+
 @dataclass(frozen=True)
 class Update:
     """What one client, or its stand-in, learnt in a round: delta = its weights minus the model it was sent."""
@@ -142,7 +156,9 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        return replace(self, absence=absence, selection=selection, **kept)
+        gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
+        trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
+        return replace(self, absence=absence, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

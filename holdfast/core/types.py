@@ -61,6 +61,7 @@ NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
     "waits for approval",
+    "is paused",
     WITHDREW,
     "did not answer",
     "still owes",

@@ -34,7 +34,16 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
     if algorithm.needs_reach and (optimizer.keep or not optimizer.has_reach):
         raise HoldfastError(
             f"optimizer: {experiment.algorithm} divides by how far SGD's steps reach from a fresh start, which is not "
-            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm."
+            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm ('lac' is for Adam)."
+        )
+    if algorithm.needs_fresh_start and (optimizer.keep or type(optimizer).carry is Optimizer.carry):
+        raise HoldfastError(
+            f"optimizer: {experiment.algorithm} needs one that begins anew each round and says how far it carries a "
+            f"gradient, which {experiment.optimizer} does not; choose 'sgd', 'adam' or 'adamw', without keep."
+        )
+    if algorithm.needs_gradient and experiment.protect.name != "none":
+        raise HoldfastError(
+            f"protect: {experiment.algorithm} sends an exact gradient with each update; choose another algorithm."
         )
     if isinstance(optimizer, Adam) and experiment.momentum != Experiment.momentum:
         raise HoldfastError(f"momentum is of 'sgd', and {experiment.optimizer} has beta1 in its place; leave it out.")

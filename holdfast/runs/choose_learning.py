@@ -15,6 +15,7 @@ from holdfast.core.config import choose, convert, refuse_other
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import misfit
+from holdfast.learning.compress import COMPRESSIONS, Compression
 from holdfast.learning.late import LATE, LateReplies
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
@@ -127,6 +128,17 @@ def choose_server_optimizer(experiment: Experiment) -> ServerOptimizer:
     return made
 
 
+def choose_compression(experiment: Experiment, algorithm: FedAvg) -> Compression:
+    made: Compression = choose(COMPRESSIONS, experiment.compress, "compress")
+    refuse_other(Compression, made, experiment.compress, "compress")
+    if made.keeps and algorithm.remembers:
+        raise HoldfastError(
+            f"compress: {experiment.algorithm} remembers of its whole update what the moderator cannot work out from a "
+            "part; choose another algorithm, or leave out compress."
+        )
+    return made
+
+
 def choose_late(experiment: Experiment) -> LateReplies:
     made: LateReplies = choose(LATE, experiment.late, "late")
     refuse_other(LateReplies, made, experiment.late, "late")
@@ -137,7 +149,7 @@ def check_late(experiment: Experiment, method: Method) -> None:
     """Refuse late updates where something goes by the round that an update answers."""
     if not method.late.takes:
         return
-    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home
+    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home or method.compress.keeps
     extra = method.algorithm.extra(shared(method.algorithm, weights_of(method.bench.model)))
     faults = {
         "clients keep something from round to round, which a late update would tear apart": keeps,

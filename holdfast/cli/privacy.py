@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.cli.screen import screen
+from holdfast.cli.screen import FAILED, screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
@@ -29,13 +29,28 @@ def report_command(
     subject: Annotated[Path, typer.Argument(metavar="DIGEST|RUN|EXPERIMENT", help="What the report is about.")],
     json: Json = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="PAGE.html", help="Save the page, with the owner's pictures.")
+        list[Path] | None,
+        typer.Option(metavar="PAGE.html|PAGE.pdf", help="Save the page, with the owner's pictures; may be repeated."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="SITE.key", help="Sign each page with the site's key, in PAGE.sig beside it.")
     ] = None,
     client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
     trials: Annotated[int, typer.Option(help="Canaries of an audit, each tried both ways.", min=20)] = 500,
+    site: Annotated[
+        str | None, typer.Option(help="At a real site: its name; the report is of its own records, policy and ledger.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Of a site: its folder, with the ledger.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Of a site: its own table, where the task is a schema.")] = None,
+    records: Annotated[
+        Path | None, typer.Option("--images", "--series", "--text", help="Of a site: its own records.")
+    ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),
+        typer.Option(
+            metavar="FILE",
+            help="Of a site: its policy. Of a digest's file: that with its ledger \\[default: the nearest].",
+        ),
     ] = None,
     set: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an experiment's key.")
@@ -47,26 +62,48 @@ def report_command(
     """
     from holdfast.audit.findings import as_json, examine
     from holdfast.audit.target import subject_of
-    from holdfast.cli.running import FAILED
-    from holdfast.core.files import write_file
+    from holdfast.cli.site_page import page_files, subject_at_site
     from holdfast.play import one_thread
     from holdfast.privacy.noise import system
-    from holdfast.report.privacy_page import as_html, as_text
+    from holdfast.report.privacy_page import as_text
 
-    if out is not None and not out.parent.is_dir():
-        raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
+    pages = page_files(out or [], key)
+    if site is None and (folder or table or records):
+        raise HoldfastError("--folder, --table and --images are of a site; name it, as in --site site-0.")
     with one_thread():
-        findings = examine(subject_of(subject, client, policy, set or []), system(), client, trials)
-    if out is not None:
-        write_file(out, as_html(findings).encode())
+        if site is None:
+            about = subject_of(subject, client, policy, set or [])
+        else:
+            about, client = subject_at_site(subject, site, folder, table, records, policy, set or [])
+        findings = examine(about, system(), client, trials)
+    written = pages(findings)
     if json:
         typer.echo(json_text.dumps(as_json(findings), allow_nan=False))
     else:
         typer.echo(as_text(findings), nl=False)
-        if out is not None:
-            screen(wrap=True).print(f"Written: [bold]{escape(str(out))}[/]")
+        for path in written:
+            screen(wrap=True).print(f"Written: [bold]{escape(str(path))}[/]")
     if findings.verdict != "PASS":
         raise typer.Exit(FAILED)
+
+
+@privacy_app.command("verify")
+def verify_command(
+    page: Annotated[Path, typer.Argument(metavar="PAGE", help="A page that a site signed, or a receipt of `forget`.")],
+    key: Annotated[Path, typer.Option(metavar="SITE.pub", help="The site's public key, as you got it from the site.")],
+) -> None:
+    """Say whether a page is, to the last byte, what the owner of this key signed; exit code 3 if not."""
+    from holdfast.core.signatures import fault_of, fingerprint, public_key
+
+    known = public_key(key)
+    fault = fault_of(page, known)
+    console = screen(wrap=True)
+    if fault:
+        console.print(f"[bold red]NOT VERIFIED[/] {escape(str(page))}: {escape(fault)}. Do not rely on it.")
+        raise typer.Exit(FAILED)
+    console.print(
+        f"[bold green]VERIFIED[/] {escape(str(page))} is what {escape(key.stem)} signed ({fingerprint(known)})."
+    )
 
 
 @privacy_app.command("plan")

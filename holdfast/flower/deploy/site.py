@@ -58,7 +58,7 @@ from holdfast.learning.device import choose_device
 from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
-from holdfast.runs.build import make_plan
+from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 from holdfast.trust.testing import TEST
 
@@ -243,25 +243,30 @@ class Site:
     def own(self, id: int, samples: OwnSamples | None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
         try:
-            away = self.table is not None or self.records is not None
-            plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
-            notes: tuple[str, ...] = ()
-            if self.table is not None:
-                own = own_samples(schema_of(plan.task), self.table)
-                notes = ("table-changed",) if Book(self.memory).holds_other(sha256_of(self.table)) else ()
-            elif self.records is not None:
-                own = own_records(self.experiment.task, self.records)
-            elif samples is not None:
-                own = samples(self.config)
-            if away or samples is not None:
-                parts = list(plan.parts)
-                task = replace(plan.task, train=own)
-                generator = rng(self.experiment.seed, -1, id, "split")
-                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
-                plan = replace(plan, task=task, parts=parts)
+            plan = self.plan(id, samples)
+            changed = self.table is not None and Book(self.memory).holds_other(sha256_of(self.table))
+            notes = ("table-changed",) if changed else ()
             return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
+
+    def plan(self, id: int, samples: OwnSamples | None = None) -> Plan:
+        """The experiment as this site has it, with its own samples where they are not the task's."""
+        away = self.table is not None or self.records is not None
+        plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
+        if self.table is not None:
+            mine = own_samples(schema_of(plan.task), self.table)
+        elif self.records is not None:
+            mine = own_records(self.experiment.task, self.records)
+        elif samples is not None:
+            mine = samples(self.config)
+        else:
+            return plan
+        parts = [(own[:0], own[:0], own[:0]) for own, _, _ in plan.parts]  # the others' are elsewhere
+        task = replace(plan.task, train=mine)
+        generator = rng(self.experiment.seed, -1, id, "split")
+        parts[id] = split_by(self.experiment.split, task, torch.arange(len(mine)), generator)
+        return replace(plan, task=task, parts=parts)
 
     def perform(self, own: Own, letter: Letter) -> Letter:
         """Do one job, if the experiment has it and the policy allows it."""

@@ -115,12 +115,18 @@ def plan_command(
     set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of it.")] = None,
     curve: Annotated[str, typer.Option(help="True epsilons of the curve, comma-separated.")] = "0.5,1,3,10",
     try_out: Annotated[bool, typer.Option("--try/--no-try", help="Train on the digests to see the accuracy.")] = True,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...", help="Plan on so many made-up records of each member, drawn by the task's schema alone."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Which settings meet a target of privacy, and what they cost: the curve of accuracy against true epsilon."""
-    from holdfast.audit.planning import Workshop, settings_for, too_small
-    from holdfast.play import one_thread
-    from holdfast.runs.build import make_plan
+    import tempfile
+
+    from holdfast.cli.stand_in import on_stand_in
     from holdfast.runs.experiment import from_changes, load
 
     changes = set or []
@@ -129,9 +135,28 @@ def plan_command(
         epsilons = [float(value) for value in curve.split(",")]
     except ValueError:
         raise HoldfastError(f"--curve {curve!r}: expected numbers such as 1,3,10.") from None
-    if experiment.protect.name == "dp-sgd":
-        show_splits(experiment, epsilon, delta, json)
-        return
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, made_up = on_stand_in(experiment, records, Path(folder))
+        if experiment.protect.name == "dp-sgd":
+            show_splits(experiment, epsilon, delta, json, made_up)
+        else:
+            show_settings(experiment, epsilon, delta, releases, epsilons if try_out else [], json, made_up)
+
+
+def show_settings(
+    experiment: Experiment,
+    epsilon: float,
+    delta: float,
+    releases: int,
+    epsilons: Sequence[float],
+    json: bool,
+    made_up: str,
+) -> None:
+    """Settings of digests that meet a target; with epsilons of a curve, tried out."""
+    from holdfast.audit.planning import Workshop, settings_for, too_small
+    from holdfast.play import one_thread
+    from holdfast.runs.build import make_plan
+
     with one_thread():
         plan = make_plan(experiment)
         if not plan.task.kind.has_classes:
@@ -143,12 +168,13 @@ def plan_command(
         settings = settings_for(epsilon, delta, releases, about.feature_shape, about.classes)
         warning = too_small(plan, settings)
         line: list[Setting] = []
-        if try_out:
+        if epsilons:
             workshop = Workshop(plan)
             settings = sorted(map(workshop.trial, settings), key=lambda s: -(s.accuracy or 0.0))
             line = workshop.curve(epsilons, delta)
     if json:
         found = {"settings": [row(s) for s in settings], "curve": [row(s) for s in line], "warning": warning}
+        found |= {"made_up": made_up} if made_up else {}
         typer.echo(json_text.dumps(found))
         return
     console = screen()
@@ -159,9 +185,11 @@ def plan_command(
     if line:
         console.print(table("What privacy costs: accuracy against true epsilon", line))
         console.print("Accuracy of a model trained on the digests alone; with some clients present a run does better.")
+    if made_up:
+        console.print(escape(made_up))
 
 
-def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool) -> None:
+def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool, made_up: str) -> None:
     """How to divide the budget between digests and protected updates, tried on the experiment's data."""
     from dataclasses import asdict
 
@@ -177,7 +205,8 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
         best = settings_for(splits[0].digest, delta, 1, about.feature_shape, about.classes)
         warning = too_small(plan, best)
     if json:
-        typer.echo(json_text.dumps({"splits": [asdict(split) for split in splits], "warning": warning}))
+        found = {"splits": [asdict(split) for split in splits], "warning": warning}
+        typer.echo(json_text.dumps({**found, "made_up": made_up} if made_up else found))
         return
     view = Table(title=f"Epsilon {epsilon:g} at delta {delta:g}, divided", title_justify="left")
     for name in ("setting", "for the digest", "both together", "accuracy"):
@@ -188,9 +217,8 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
     console.print(view)
     if warning:
         console.print(f"[yellow]![/] {escape(warning)}")
-    console.print(
-        "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
-    )
+    public = "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
+    console.print(escape(made_up or public))
 
 
 def row(setting: Setting) -> dict[str, Any]:

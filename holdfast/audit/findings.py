@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -25,6 +26,8 @@ from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.encoders.contract import as_read
 from holdfast.privacy.accounting import compose, group_epsilon
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.ledger import Policy
 from holdfast.privacy.noise import SEEDED, Source
 
 MOST_RECORDS = 500  # of the owner's that are attacked
@@ -88,8 +91,24 @@ class Findings:
         spent = [account.spent for account in self.subject.accounts if account.counts and not at_site]
         planned = self.subject.planned
         if not spent and len(planned) > 1:
-            return compose(planned, self.delta)
+            return max(self._together(policy, planned) for policy in self.subject.policies)
         return max(spent, default=self.subject.claim.epsilon_total)
+
+    def _together(self, policy: Policy | None, claims: Sequence[Claim]) -> float:
+        return policy.total(claims) if policy is not None and policy.adaptive else compose(claims, self.delta)
+
+    @property
+    def added_up(self) -> str:
+        """What the sum of several releases assumes of how their budgets were chosen."""
+        policies, claims = self.subject.policies, self.subject.planned
+        if all(policy is not None and policy.adaptive and policy.limited for policy in policies):
+            return "by a filter that holds though later budgets be chosen after seeing earlier answers"
+        gaussian, pure, steps = (
+            any(getattr(claim, name) for claim in claims) for name in ("ratio", "epsilon_pure", "steps")
+        )
+        if len(claims) < 2 or not (steps or (gaussian and pure)):
+            return "in a way that holds though later budgets be chosen after seeing earlier answers"
+        return "as if budgets were fixed before any answer was seen; `adaptive = true` in the policy assumes less"
 
     @property
     def epsilon_updates(self) -> float:

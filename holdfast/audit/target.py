@@ -133,7 +133,7 @@ def subject_at(site: str, name: str, data: str, plan: Plan, client: int, house: 
     subject = _of_experiment(name, "experiment", plan.experiment, plan, client)
     allowed = None if house.policy is None else house.read_policy(0.0)
     account = _read(client, house, subject.claim.delta)
-    before = () if account.note else tuple(entry.claim for entry in house.read_ledger().entries)
+    before = () if account.note else tuple(house.read_ledger().claims)
     facts: dict[str, Any] = {"site": site, "data": data, "before": before, "accounts": (account,)}
     return replace(subject, policies=(allowed,), counts=tuple(_counts(allowed, subject)), **facts)
 
@@ -195,7 +195,7 @@ def _read(client: int | None, house: House, delta: float) -> Account:
         policy = house.read_policy(delta)
         ledger = house.read_ledger()
         updates = compose([entry.claim for entry in ledger.entries if entry.claim.mode == DP_SGD], policy.delta)
-        return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon, updates)
+        return Account(client, len(ledger.entries), policy.total(ledger.claims), policy.max_epsilon, updates)
     except HoldfastError as error:
         return Account(client, 0, math.inf, 0.0, math.inf, str(error))
 

@@ -58,7 +58,8 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
     spent = "released before and planned" if subject.site and subject.before else spent
     protected: Row = (f"epsilon of what is protected, all releases, {spent}", number(findings.epsilon_protected))
     total: Row = ("epsilon of all that leaves", number(findings.epsilon_total))
-    parts.append(("In all", [protected, total, ("delta", f"{findings.delta:g}"), ("entropy", entropy(findings))], ""))
+    rest = [("delta", f"{findings.delta:g}"), ("added up", findings.added_up), ("entropy", entropy(findings))]
+    parts.append(("In all", [protected, total, *rest], ""))
     parts.append(("What leaves", channel_rows(findings), ""))
     if subject.accounts:
         parts.append(("Ledgers", account_rows(findings), "Spent on digests and protected updates together."))

@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
 from holdfast.core.types import Absent, Message, Reply
-from holdfast.flower.engine.answers import awaits, read_answer
+from holdfast.flower.engine.answers import GONE, awaits, read_answer
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.heads import HEADS, Heads
@@ -52,6 +52,7 @@ class Exchange:
     start: float
     waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
     sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
+    lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
     answers: dict[int, Reply | Absent] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # of the replies
     bytes_down: int = 0
@@ -141,8 +142,9 @@ class GridFederation:
             passed = self._clock() - exchange.start
             asked = len(messages) - len(exchange.waiting)
             limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
-            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer.
-            done = not exchange.sent and (exchange.seconds or not exchange.waiting)
+            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer;
+            # one whose connection broke in this exchange has until the deadline to come back, as if it were slow.
+            done = not (exchange.sent or exchange.lost) and (exchange.seconds or not exchange.waiting)
             if done or passed >= limit:
                 break
             # Nobody answers in half of the usual time; looking for replies all the same would slow the SuperLink down.
@@ -244,6 +246,7 @@ class GridFederation:
             return
         for number, message in zip(self._grid.push_messages(ready), whose, strict=True):
             del exchange.waiting[message.client]
+            exchange.lost.discard(message.client)
             if number:
                 exchange.sent[number] = message
             else:
@@ -252,6 +255,10 @@ class GridFederation:
     def _receive(self, exchange: Exchange) -> None:
         for packet in self._pull(list(exchange.sent)):
             message = exchange.sent.pop(packet.metadata.reply_to_message_id)
+            if packet.has_error() and packet.error.code == GONE:
+                exchange.waiting[message.client] = message
+                exchange.lost.add(message.client)
+                continue
             if packet.has_content():
                 exchange.bytes_up += wire_size(packet.content)
             answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))

@@ -130,7 +130,10 @@ class State:
         if not clients:
             return self
         groups = tuple(f"memory/{client}/" for client in clients)
-        absence = {name: tensor for name, tensor in self.absence.items() if not name.startswith(groups)}
+        absence, algorithm = (
+            {name: tensor for name, tensor in tensors.items() if not name.startswith(groups)}
+            for tensors in (self.absence, self.algorithm)
+        )
         for name, nothing in (("stood_in", -1), ("contradicted", math.nan)):  # one number for each client
             if name in absence:
                 absence[name] = absence[name].clone()
@@ -141,7 +144,7 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        return replace(self, absence=absence, selection=selection, **kept)
+        return replace(self, absence=absence, algorithm=algorithm, selection=selection, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

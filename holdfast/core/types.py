@@ -53,6 +53,7 @@ NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
     "waits for approval",
+    "is paused",
     WITHDREW,
     "did not answer",
     "still owes",
@@ -89,6 +90,20 @@ class Federation(Protocol):
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]: ...
 
     def close(self) -> None: ...
+
+
+class Around:
+    """The base of a federation around another one, which changes what is asked or answered."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def close(self) -> None:
+        self._federation.close()
 
 
 @dataclass(frozen=True)
@@ -144,7 +159,9 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        return replace(self, absence=absence, algorithm=algorithm, selection=selection, **kept)
+        gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
+        trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
+        return replace(self, absence=absence, algorithm=algorithm, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

@@ -2,7 +2,8 @@
 
 A client sends the means of `spd` feature vectors and of their labels, once, as FedDig's digests; the moderator hands
 all of them to all clients, whose algorithm learns from them: `fedmix`, `naivemix` or `classweights`. Nothing stands
-in, and the moderator takes no step. The paper averages raw images; here they are the public features that the model reads.
+in, and the moderator takes no step. The paper averages raw images; here they are public features, which
+the model reads.
 
 Averages of few records tell of them, and here the other members read them too: there is no promise of privacy.
 """

@@ -33,6 +33,8 @@ def read_answer(packet: Packet, message: Message, bound: int, site: str = "its s
         return Absent(message.client, f"{WITHDREW}: its digest is deleted, and it is not asked again")
     if letter.error == "approval":
         return Absent(message.client, f"{WAITS} at {site}")
+    if letter.error == "paused":
+        return Absent(message.client, "is paused by its people")
     if letter.error:
         return absence(message, letter.error)
     if (letter.client, letter.round, letter.job) != (message.client, message.round, message.job):

@@ -48,7 +48,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies = federation.ask(messages)
+    replies, late = method.late.take(
+        federation.ask(messages), state.round
+    )  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
@@ -56,6 +58,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     updates, refused, claims = validate(
         heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
+    updates = method.late.discount(updates, late, state.model, state.round)
     withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
     state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
@@ -100,6 +103,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
         asked=None if len(asked) == len(federation.clients) else list(asked),
+        late={client: question.round + 1 for client, question in late.items() if client not in refused},
         chosen_for={client: why for client, why in asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )

@@ -46,6 +46,14 @@ class Absent:
     reason: str
 
 
+@dataclass(frozen=True)
+class Late(Absent):
+    """A client that did not answer, but whose answer to a question of an earlier round has come."""
+
+    asked: Message
+    reply: Reply
+
+
 # How the reasons begin of those who were not there; any other reason is a job that failed or an answer refused.
 BY_SCENARIO = "away ("
 WITHDREW = "has withdrawn"

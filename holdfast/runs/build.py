@@ -39,6 +39,8 @@ from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import read_policy
 from holdfast.runs.choose_learning import (
+    check_late,
+    choose_late,
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
@@ -202,6 +204,7 @@ def make_plan(experiment: Experiment) -> Plan:
     others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
     refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
     check_rule(method.trust, experiment.trust.name, method)
+    check_late(experiment, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     rehearse_scenario(scenario, stage, str(experiment.scenario))
@@ -302,6 +305,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
 

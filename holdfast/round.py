@@ -64,7 +64,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*absent, *refused) if client not in withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
+    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe

@@ -19,6 +19,7 @@ from holdfast.attacks import ATTACKS
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.names import plural
+from holdfast.core.rivals import rivals
 from holdfast.core.tables import toml
 from holdfast.data.kinds import LOSSES
 from holdfast.data.named import known_tasks
@@ -168,6 +169,8 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "partition": ("how data are dealt out", PARTITIONS),
     "model": ("what is trained", MODELS),
     "encoder": ("public features, for models that read them", ENCODERS),
+    "rival algorithms": ("for comparison only, as algorithm = ...", rivals("algorithm")),
+    "rival absences": ("for comparison only, as absence = ...", rivals("absence")),
 }
 
 

@@ -282,6 +282,11 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
     algorithm = algorithm.fitted(bench.model)
+    if algorithm.needs_absence and experiment.absence.name != algorithm.needs_absence:
+        raise HoldfastError(
+            f"algorithm {experiment.algorithm.name!r} learns from what absence = {algorithm.needs_absence!r} hands to "
+            f"clients; say that, not {experiment.absence.name!r}."
+        )
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:

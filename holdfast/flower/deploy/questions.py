@@ -3,8 +3,7 @@
 The site keeps a book of all letters, `book.jsonl` beside its memory of the experiment: what was asked, and the code of
 the refusal where there was one. The very same question (a lost reply, a moderator that was killed) may come again: what
 it draws out is known already, so it is answered and not counted twice. In place of it another one of the same round is
-refused, but for trainings, of which there may be `max_rounds` in all. Rounds count from 1 in it, as everywhere that people
-read.
+refused, but for trainings, of which there may be `max_rounds` in all. Rounds count from 1.
 """
 
 from __future__ import annotations

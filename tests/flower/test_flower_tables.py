@@ -116,6 +116,10 @@ def test_a_schema_of_another_version_is_refused(study: Path, caplog: pytest.LogC
     with pytest.raises(HoldfastError, match=r"its schema of the table says something else than the experiment's"):
         over(study, load(study / "study.toml"), {"gather": 0.1}, schema=str(study / "theirs.toml"))
     assert "theirs.toml is heart, version 2, and the experiment goes by heart, version 1" in caplog.text
+    said = site_check(study, "--schema", str(study / "theirs.toml"))
+    assert said.exit_code == 1
+    assert "✗ data" in said.output
+    assert "version 2, and the experiment goes by heart, version 1" in said.output
 
 
 def test_a_changed_table_is_noticed(study: Path) -> None:

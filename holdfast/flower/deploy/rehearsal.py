@@ -14,12 +14,13 @@ from pathlib import Path
 
 from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.errors import HoldfastError
+from holdfast.core.names import plural
 from holdfast.core.types import Message, Tensors
 from holdfast.data.named import own_records
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
 from holdfast.flower.deploy.policy import check_experiment, read_site_policy
-from holdfast.flower.deploy.site import Own, Site
+from holdfast.flower.deploy.site import Own, Site, refuse_other_schema
 from holdfast.flower.engine.codec import Letter
 from holdfast.round import train_messages
 from holdfast.runs.build import Plan, make_plan
@@ -90,12 +91,14 @@ def attempt(what: str, look: Callable[[Wish], list[str]], wish: Wish) -> Finding
 def check_data(wish: Wish) -> list[str]:
     """The table held against the schema that the experiment goes by."""
     assert wish.table is not None
-    schema = read_schema(wish.schema or Path(wish.experiment.task))
+    schema = read_schema(Path(wish.experiment.task))
+    if wish.schema is not None:
+        refuse_other_schema(read_schema(wish.schema), schema)
     report = check_table(replace(schema, site=None), wish.table)
     if not report.fits:
         raise HoldfastError(" ".join(report.problems[:3]))
     return [
-        f"{report.records:,} records fit {schema.name}, version {schema.version}.",
+        f"{plural(report.records, 'record')} fit {schema.name}, version {schema.version}.",
         *(f"Look at this: {warning}" for warning in report.warnings),
     ]
 

@@ -78,10 +78,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
     clock.lap("floor")
 
-    notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
-    notes += [] if finite else [NO_FINITE_LOSS]
-    notes += [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
+    notes = [*told(heard, bad_digests, method), *([] if finite else [NO_FINITE_LOSS])]
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
@@ -185,11 +183,14 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
     return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
 
 
-def notes_of(reply: Reply, method: Method) -> list[str]:
-    """What a client has to say: the sentences of its codes, at most a few."""
-    notes = reply.scalars.get("notes", ())
-    name = method.called(reply.client)
-    return [f"{name}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
+def told(replies: Sequence[Reply], bad_digests: Mapping[int, str], method: Method) -> list[str]:
+    """What clients have to say, the sentences of their codes, at most a few each; and whose digests are refused."""
+    notes = []
+    for reply in replies:
+        codes = reply.scalars.get("notes", ())
+        if isinstance(codes, list):
+            notes += [f"{method.called(reply.client)}: {sentence_of(code)}" for code in codes[:5]]
+    return notes + [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
 
 
 def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:

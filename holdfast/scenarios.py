@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from holdfast.core.randomness import rng
-from holdfast.core.types import BY_SCENARIO, Absent, Federation, Message, Reply
+from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply
 from holdfast.jobs import job_named
 
 
@@ -233,18 +233,14 @@ SCENARIOS: dict[str, type] = {
 }
 
 
-class Staged:
+class Staged(Around):
     """A federation in which the scenario is played: messages to clients that are away do not arrive."""
 
     def __init__(self, federation: Federation, scenario: Scenario, stage: Stage, name: str) -> None:
-        self._federation = federation
+        super().__init__(federation)
         self._scenario = scenario
         self._stage = stage
         self._name = name
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._federation.clients
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
@@ -253,6 +249,3 @@ class Staged:
         reason = f"{BY_SCENARIO}{self._name})"
         # By place, not by client: one client may be asked several things at once.
         return [Absent(m.client, reason) if lost else next(answers) for m, lost in zip(messages, gone, strict=True)]
-
-    def close(self) -> None:
-        self._federation.close()

@@ -91,6 +91,20 @@ class Federation(Protocol):
     def close(self) -> None: ...
 
 
+class Around:
+    """The base of a federation around another one, which changes what is asked or answered."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def close(self) -> None:
+        self._federation.close()
+
+
 @dataclass(frozen=True)
 class Update:
     """What one client, or its stand-in, learnt in a round: delta = its weights minus the model it was sent."""

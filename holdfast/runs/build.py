@@ -191,16 +191,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
-    if encoder is not None:
-        signed = not never_negative(experiment.encoder)
-        about = replace(
-            about,
-            encoder=encoder.fingerprint,
-            feature_shape=encoder.feature_shape,
-            signed=signed,
-            norm_bound=encoder.norm_bound,
-        )
+    about = about_of(experiment, task, encoder)
     bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
@@ -233,6 +224,20 @@ def make_plan(experiment: Experiment) -> Plan:
     plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder, augment_for(experiment, task, inputs))
     try_out(plan)
     return plan
+
+
+def about_of(experiment: Experiment, task: Task, encoder: Encoder | None) -> About:
+    """What is publicly known of the samples and of their features."""
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
+    if encoder is None:
+        return about
+    return replace(
+        about,
+        encoder=encoder.fingerprint,
+        feature_shape=encoder.feature_shape,
+        signed=not never_negative(experiment.encoder),
+        norm_bound=encoder.norm_bound,
+    )
 
 
 def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> Augment | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.core.files import append_line, read_lines
-from holdfast.core.types import WITHDREW, Absent, Federation, Message, Reply
+from holdfast.core.types import WITHDREW, Absent, Around, Federation, Message, Reply
 from holdfast.privacy.gate import LEDGER, POLICY
 from holdfast.record import Record
 from holdfast.runs.store import Run
@@ -84,20 +84,15 @@ def first_heard(records: Sequence[Record], client: int) -> int | None:
     return min((r.round for r in records if r.was_asked(client) and client not in r.absent), default=None)
 
 
-class Without:
+class Without(Around):
     """A federation in which some have withdrawn: nobody asks them."""
 
-    def __init__(self, inner: Federation, withdrawn: Sequence[int]) -> None:
-        self._inner, self._withdrawn = inner, frozenset(withdrawn)
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._inner.clients
-
-    def close(self) -> None:
-        self._inner.close()
+    def __init__(self, federation: Federation, withdrawn: Sequence[int]) -> None:
+        super().__init__(federation)
+        self._withdrawn = frozenset(withdrawn)
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        asked = [message for message in messages if message.client not in self._withdrawn]
-        answers = {answer.client: answer for answer in self._inner.ask(asked)}
-        return [answers.get(message.client, Absent(message.client, WITHDREW)) for message in messages]
+        gone = [message.client in self._withdrawn for message in messages]
+        answers = iter(self._federation.ask([m for m, left in zip(messages, gone, strict=True) if not left]))
+        # By place, not by client: one client may be asked several things at once.
+        return [Absent(m.client, WITHDREW) if left else next(answers) for m, left in zip(messages, gone, strict=True)]

@@ -206,7 +206,7 @@ def without_values(schema: Schema, encoded: Encoded) -> str | None:
     if any(column.missing == "refuse" for column in schema.columns):
         return None
     flags = [start + len(column.encoded) - 1 for column, start in schema.places]
-    silent = encoded.inputs[:, flags].all(1)
+    silent = np.asarray(encoded.inputs[:, flags].min(axis=1) > 0)
     numbers, names = encoded.facts.get("site", (np.zeros(len(silent), np.int64), ("",)))
     for number, name in enumerate(names):
         if silent[numbers == number].all():

@@ -12,6 +12,7 @@ from torch import nn
 from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.core.memory import Memory
 from holdfast.core.names import called
+from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Metric, Samples
@@ -72,6 +73,7 @@ class Context:
     rounds: int
     clients: int
     seed: int
+    secret: int | None = None  # the system's, where sites are real: nobody can know the moderator's next draw
     bench: Bench = field(default_factory=Bench)
     max_norm: float | None = None
     schedule: Schedule = field(default_factory=Constant)
@@ -88,6 +90,10 @@ class Context:
     def called(self, client: int) -> str:
         """What people call a client."""
         return called(self.names, client)
+
+    def draw(self, round: int, purpose: str) -> torch.Generator:
+        """What the moderator draws and nobody shall foresee: seeded in experiments, by the system at real sites."""
+        return rng(self.seed if self.secret is None else self.secret, round, -1, purpose)
 
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""

@@ -86,9 +86,13 @@ def run(
     out: Path | str | None = None,
     watch: Watch | None = None,
     engine: Engine = this_machine,
+    secret: int | None = None,
 ) -> History:
-    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
-    plan = make_plan(experiment)
+    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported.
+
+    With a `secret` whom the moderator asks to testify is drawn by that: where sites are real they know the seed.
+    """
+    plan = with_secret(make_plan(experiment), secret)
     if out is None:
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
@@ -98,8 +102,16 @@ def run(
         held.close()
 
 
+def with_secret(plan: Plan, secret: int | None) -> Plan:
+    return dataclasses.replace(plan, method=dataclasses.replace(plan.method, secret=secret))
+
+
 def resume(
-    folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine, task: Task | None = None
+    folder: Path | str,
+    watch: Watch | None = None,
+    engine: Engine = this_machine,
+    task: Task | None = None,
+    secret: int | None = None,
 ) -> History:
     """Go on with a run where it stopped; a finished one is only read. A task that was an object is given again."""
     held = Run.resume(Path(folder))
@@ -111,7 +123,7 @@ def resume(
         records = held.records()
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
-        plan = make_plan(held.experiment)
+        plan = with_secret(make_plan(held.experiment), secret)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")

@@ -155,7 +155,9 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        return replace(self, absence=absence, selection=selection, **kept)
+        gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
+        trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
+        return replace(self, absence=absence, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

@@ -22,6 +22,7 @@ from holdfast.data.tables.schema import read_schema
 from holdfast.flower.deploy.policy import check_experiment, read_site_policy
 from holdfast.flower.deploy.site import Own, Site, refuse_other_schema
 from holdfast.flower.engine.codec import Letter
+from holdfast.models.scaling import scaled_columns
 from holdfast.round import train_messages
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, is_description
@@ -168,6 +169,8 @@ def take_step(wish: Wish) -> list[str]:
             *sizes(said.tensors, site.experiment),
             f"  as numbers: {', '.join(sorted(said.scalars))}",
         ]
+        if (columns := scaled_columns(own.client.model)) is not None:
+            lines.append(f"  once, before round 1: {columns.width_of_sums} sums of {len(columns.numbers)} columns")
         try:
             told = ask(site, own, evaluation(plan, wish.client))
             lines.append(f"  at each evaluation, sums of: {', '.join(told.scalars['metrics'])}")

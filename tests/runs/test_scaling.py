@@ -68,20 +68,21 @@ def test_what_the_network_sees_is_standardised_and_a_missing_cell_is_0() -> None
     layer.mean.copy_(torch.tensor([0.1, 0.0, 0.2, 0.0]))
     layer.deviation.copy_(torch.tensor([0.5, 1.0, 2.0, 1.0]))
     seen = layer(torch.tensor([[0.3, 0.0, 0.4, 1.0], [0.0, 0.5, 0.2, 0.0]]))
-    torch.testing.assert_close(seen, torch.tensor([[0.4, 0.0, 0.1, 1.0], [0.0, 0.5, 0.0, 0.0]]))
+    assert seen[0].tolist() == pytest.approx([0.4, 0.0, 0.1, 1.0])
+    assert seen[1].tolist() == pytest.approx([0.0, 0.5, 0.0, 0.0])
 
 
 def test_no_record_moves_the_sums_further_than_the_noise_covers() -> None:
     columns, generator = Columns(3, (0, 1), (2, None)), torch.Generator().manual_seed(0)
-    drawn = (torch.rand(1000, 3, generator=generator) * 2 - 1).clamp(-1, 1)
+    drawn = (torch.rand(400, 3, generator=generator) * 2 - 1).clamp(-1, 1)
     drawn[::2, :2] = drawn[::2, :2].sign()
     drawn[:, 2] = (drawn[:, 2] > 0.5).float()
     drawn[:, 0] *= 1 - drawn[:, 2]
     labels = torch.zeros(1, dtype=torch.long)
-    sums = np.array([sums_of(Samples((row[None],), labels), columns) for row in drawn])
-    moved = np.linalg.norm(sums[:-1] - sums[1:], axis=1)
+    sums = torch.tensor([sums_of(Samples((row[None],), labels), columns) for row in drawn])
+    moved = torch.cdist(sums, sums)
     assert columns.most_moved == pytest.approx(2 * math.sqrt(2))
-    assert 0.99 * columns.most_moved < moved.max() <= columns.most_moved + 1e-9
+    assert 0.99 * columns.most_moved < float(moved.max()) <= columns.most_moved + 1e-6
 
 
 def test_sums_that_no_records_have_move_the_scale_within_the_range_only() -> None:

@@ -30,7 +30,7 @@ def test_what_is_named_stays() -> None:
 
 
 def test_two_networks_side_by_side_are_asked_for_and_said(tmp_path: Path) -> None:
-    words = ["compare", "--methods", "fedavg,feddig", "--out", str(tmp_path / "out")]
+    words = ["compare", "--method", "fedavg,feddig", "--out", str(tmp_path / "out")]
     words += ["--set", "task=heart", "--set", "rounds=1", "--set", "workers=0", "--set", "model=auto"]
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output

@@ -17,6 +17,7 @@ from holdfast.core.types import WITHDREW, Federation, State, has_withdrawn
 from holdfast.core.validate import misfit
 from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
+from holdfast.engines.delayed import Delayed
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.record import Record
@@ -42,7 +43,7 @@ from holdfast.runs.withdrawal import (
     forgotten_in,
     write_forgotten,
 )
-from holdfast.scenarios import Staged
+from holdfast.scenarios import Staged, delays_of
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (
@@ -294,15 +295,27 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
     if plan.attack is not None:
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
+    played, scenario = Checked(federation, plan.method), str(plan.experiment.scenario)
+    slow = delays_of(plan.scenario, plan.stage)
     try:
-        yield Staged(Checked(federation, plan.method), plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(
+            Delayed(played, slow, scenario, folder, versions(plan)) if slow else played,
+            plan.scenario,
+            plan.stage,
+            scenario,
+        )
     finally:
         federation.close()
 
 
 def hostile_memory(plan: Plan, folder: Path | None) -> Memory:
     """What the hostile clients keep together, with the run, so that it resumes to the same bits."""
-    return Memory(folder and folder / "hostile", keep=2 * plan.experiment.checkpoint_every + 2)
+    return Memory(folder and folder / "hostile", keep=versions(plan))
+
+
+def versions(plan: Plan) -> int:
+    """How many rounds a memory must reach back for the oldest checkpoint to find its own."""
+    return 2 * plan.experiment.checkpoint_every + 2
 
 
 @contextmanager

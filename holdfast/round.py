@@ -48,7 +48,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies = federation.ask(messages)
+    answers = federation.ask(messages)
+    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
@@ -56,12 +57,13 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     updates, refused, claims = validate(
         heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
+    updates = method.late.discount(updates, late, state.model, state.round)
     withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
     state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*absent, *refused) if client not in withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
+    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
@@ -100,6 +102,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
         asked=None if len(asked) == len(federation.clients) else list(asked),
+        late={client: question.round + 1 for client, question in late.items() if client not in refused},
         chosen_for={client: why for client, why in asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )

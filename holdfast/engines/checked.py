@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.context import Context
 from holdfast.core.errors import brief, plain
-from holdfast.core.types import Absent, Around, Federation, Message, Reply
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply
 from holdfast.jobs import job_named
 
 
@@ -22,6 +22,9 @@ class Checked(Around):
         return [self._checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
 
     def _checked(self, answer: Reply | Absent, message: Message) -> Reply | Absent:
+        if isinstance(answer, Late):
+            read = self._checked(answer.reply, answer.asked)
+            return answer if isinstance(read, Reply) else read
         read = checked(answer, message)
         if isinstance(read, Reply) and (fault := job_named(message.job).fault(read, self._context)):
             return refused(message, fault)

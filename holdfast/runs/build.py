@@ -39,6 +39,8 @@ from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import read_policy
 from holdfast.runs.choose_learning import (
+    check_late,
+    choose_late,
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
@@ -202,6 +204,7 @@ def make_plan(experiment: Experiment) -> Plan:
     others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
     refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
     check_rule(method.trust, experiment.trust.name, method)
+    check_late(experiment, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     rehearse_scenario(scenario, stage, str(experiment.scenario))
@@ -279,6 +282,11 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
     algorithm = algorithm.fitted(bench.model)
+    if algorithm.needs_absence and experiment.absence.name != algorithm.needs_absence:
+        raise HoldfastError(
+            f"algorithm {experiment.algorithm.name!r} learns from what absence = {algorithm.needs_absence!r} hands to "
+            f"clients; say that, not {experiment.absence.name!r}."
+        )
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -297,6 +305,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
 

@@ -65,8 +65,8 @@ def write_forgotten(folder: Path, client: int, name: str, deleted: Sequence[str]
 def delete_files(run: Run, client: int) -> list[str]:
     """Delete what the run's folder keeps of a client alone; the names of what was deleted or written anew."""
     folder, gone = run.folder, run.rewrite(lambda state: state.without([client]))
-    own = folder / "clients" / f"{client:04d}"
-    for path in sorted(own.iterdir()) if own.is_dir() else ():
+    own = [folder / name / f"{client:04d}" for name in ("clients", "late")]
+    for path in (path for home in own if home.is_dir() for path in sorted(home.iterdir())):
         if not path.name.startswith((LEDGER, POLICY)):
             gone += [f.relative_to(folder).as_posix() for f in sorted(path.rglob("*")) if f.is_file()]
             gone += [path.relative_to(folder).as_posix()] if path.is_file() else []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
-from holdfast.core.types import Absent, Around, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, pack, unpack
 from holdfast.digests.compact import sha256_of
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.engine.codec import as_sent
@@ -84,6 +84,9 @@ class SignedFederation(Around):
         return [self._checked(message, answer, bases) for message, answer in zip(messages, answers, strict=True)]
 
     def _checked(self, message: Message, answer: Reply | Absent, bases: dict[int, str]) -> Reply | Absent:
+        if isinstance(answer, Late):
+            read = self._checked(answer.asked, answer.reply, bases)
+            return answer if isinstance(read, Reply) else read
         if message.job != "train" or isinstance(answer, Absent):
             return answer
         first = id(next(iter(message.tensors.values()), None))

@@ -135,6 +135,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             folder and folder / EXCHANGES,
             pull,
             patience=settings["approval"],
+            takes_late=plan.method.late.takes,
         )
         keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
         fingerprint = fingerprint_of(plan.experiment)

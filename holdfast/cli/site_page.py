@@ -66,7 +66,7 @@ def subject_at_site(
     wish = Wish(name, load(file, changes), table, None, records, policy)
     with tempfile.TemporaryDirectory() as aside:
         site = Site(wish.experiment, {**wish.config, "folder": aside})
-        plan = site.plan(wish.client)
+        plan, _ = site.plan(wish.client)
         own = None if folder is None else folder / POLICY
         if policy is not None:
             carry_privacy(read_site_policy(policy), Path(aside))

@@ -25,6 +25,7 @@ from holdfast.secure_sum.options import SecureSum
 USUAL = {  # what makes no sense without updates, and why
     "trust": ("auto", "there are no updates to weigh"),
     "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
+    "late": ("none", "there are no rounds to be late for"),
     "server_optimizer": ("none", "there are no steps for it to take"),
 }
 

@@ -40,6 +40,13 @@ def test_small_hospitals_are_named(epsilon: float, few: int) -> None:
     assert ("Switzerland (78 records)" in said) == bool(few)
 
 
+def test_the_warning_is_printed_before_anything_is_spent() -> None:
+    words = ["privacy", "plan", "--epsilon", "3", "--set", "task=heart", "--set", "workers=0", "--no-try", "--json"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    assert "4 of 4 clients have few records for this epsilon: at Switzerland" in json.loads(said.output)["warning"]
+
+
 def test_a_budget_is_divided_so_that_both_together_keep_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The split is really run, on seeds that are not the experiment's; what is run is what the split says."""
     wanted = experiment(protect={"name": "dp-sgd"}, rounds=1, batch_size=200, clients=2, scenario="none", seed=3)

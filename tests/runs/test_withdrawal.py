@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.core.signatures import PAGE, fault_of, public_key, sign
 from holdfast.core.tensors import bytes_of
-from holdfast.core.types import State
+from holdfast.core.types import WITHDREW, Absent, Message, Reply, State
 from holdfast.digests.origin import make_key
 from holdfast.flower.deploy.keys import make_keys
 from holdfast.flower.deploy.policy import fingerprint_of, withdraw
@@ -27,7 +28,7 @@ from holdfast.flower.deploy.withdrawal_request import read_request, request_of
 from holdfast.flower.engine.moderator import play_over
 from holdfast.play import client_called, forget, resume, run
 from holdfast.runs.store import Run
-from holdfast.runs.withdrawal import STILL_KNOWS, forgotten_in
+from holdfast.runs.withdrawal import STILL_KNOWS, Without, forgotten_in
 
 NOBODY_AWAY = {"scenario": "none", "clients": 3, "workers": 0}
 ONE_MESSAGE = {**NOBODY_AWAY, "absence": "feddig:mode=sums", "algorithm": "oneshot", "rounds": 1, "model": "auto"}
@@ -201,3 +202,19 @@ def test_who_is_not_there_cannot_be_forgotten(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=r"there is no 'nobody'"):
         forget(tmp_path / "run", "nobody")
     assert forget(tmp_path / "run", "client 1").model == "never knew it"
+
+
+class Echo:
+    clients = range(3)
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        return [Reply(message.client, scalars={"round": message.round}) for message in messages]
+
+    def close(self) -> None: ...
+
+
+def test_answers_belong_to_questions_not_to_clients() -> None:
+    asked = [Message(client, round, "train") for round in (0, 1) for client in range(3)]
+    answers = Without(Echo(), [1]).ask(asked)
+    said = [a.reason if isinstance(a, Absent) else (a.client, a.scalars["round"]) for a in answers]
+    assert said == [(0, 0), WITHDREW, (2, 0), (0, 1), WITHDREW, (2, 1)]

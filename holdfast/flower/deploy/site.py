@@ -30,7 +30,7 @@ from flwr.clientapp import ClientApp
 from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, append, code_of, full_text
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
@@ -41,6 +41,7 @@ from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
 from holdfast.digests.release import excuse
 from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
+from holdfast.flower.deploy.home import PEOPLE, check_paused, note_asked, note_metrics, now
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
@@ -76,6 +77,7 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
         asked, site = Letter(-1, -1, "unknown"), None
         try:
             site = Site(experiment, context.node_config)
+            note_asked(site.memory, site.experiment, None if samples else context.node_config)
             asked = read_letter(packet, site.most_bytes)
             site.check(asked)
             version = f"{site.folder} {site.table_version}"
@@ -116,6 +118,9 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
     trace = error if error.__cause__ is not None or not isinstance(error, Refusal) else None
     log.error("%s %s (%s): %s%s", NOT_DONE, where, code, kind, " ".join(str(error).split()), exc_info=trace)
     if site is not None and asked.job != "hello":
+        if code not in PEOPLE:
+            detail = str(error) if trace is None else full_text(error)
+            append(site.memory, f"{now()} {where} ({code}): {detail}")
         try:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
@@ -175,13 +180,7 @@ class Site:
             raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")
         if not named or not self.config.get("schema"):
             return
-        ours, theirs = read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task))
-        if ours.fingerprint != theirs.fingerprint:
-            raise Refusal(
-                "schema",
-                f"{self.config['schema']} is {ours.name}, version {ours.version}, and the experiment goes by "
-                f"{theirs.name}, version {theirs.version}: they do not say the same.",
-            )
+        refuse_other_schema(read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task)))
 
     @property
     def table_version(self) -> str:
@@ -217,6 +216,7 @@ class Site:
             check_head(house_of(self.memory).read_ledger().links, letter.head, "the moderator")
         if not rehearsed:
             check_withdrawn(self.memory)
+            check_paused(self.folder)
             check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
 
@@ -240,33 +240,33 @@ class Site:
         e = self.experiment
         return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
-    def own(self, id: int, samples: OwnSamples | None) -> Own:
+    def own(self, id: int, samples: OwnSamples | None = None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
+        plan, notes = self.plan(id, samples)
+        return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+
+    def plan(self, id: int, samples: OwnSamples | None = None) -> tuple[Plan, tuple[str, ...]]:
+        """The experiment with this site's own records in its place, and what others are to know of them."""
         try:
-            plan = self.plan(id, samples)
-            changed = self.table is not None and Book(self.memory).holds_other(sha256_of(self.table))
-            notes = ("table-changed",) if changed else ()
-            return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+            away = self.table is not None or self.records is not None
+            plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
+            notes: tuple[str, ...] = ()
+            if self.table is not None:
+                own = own_samples(schema_of(plan.task), self.table)
+                notes = ("table-changed",) if Book(self.memory).holds_other(sha256_of(self.table)) else ()
+            elif self.records is not None:
+                own = own_records(self.experiment.task, self.records)
+            elif samples is not None:
+                own = samples(self.config)
+            if away or samples is not None:
+                parts = [(part[:0], part[:0], part[:0]) for part, _, _ in plan.parts]  # the others' are elsewhere
+                task = replace(plan.task, train=own)
+                generator = rng(self.experiment.seed, -1, id, "split")
+                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
+                plan = replace(plan, task=task, parts=parts)
+            return plan, notes
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
-
-    def plan(self, id: int, samples: OwnSamples | None = None) -> Plan:
-        """The experiment as this site has it, with its own samples where they are not the task's."""
-        away = self.table is not None or self.records is not None
-        plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
-        if self.table is not None:
-            mine = own_samples(schema_of(plan.task), self.table)
-        elif self.records is not None:
-            mine = own_records(self.experiment.task, self.records)
-        elif samples is not None:
-            mine = samples(self.config)
-        else:
-            return plan
-        parts = [(own[:0], own[:0], own[:0]) for own, _, _ in plan.parts]  # the others' are elsewhere
-        task = replace(plan.task, train=mine)
-        generator = rng(self.experiment.seed, -1, id, "split")
-        parts[id] = split_by(self.experiment.split, task, torch.arange(len(mine)), generator)
-        return replace(plan, task=task, parts=parts)
 
     def perform(self, own: Own, letter: Letter) -> Letter:
         """Do one job, if the experiment has it and the policy allows it."""
@@ -288,6 +288,8 @@ class Site:
             kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
         reply = perform(own.client, message)
         scalars = dict(reply.scalars)
+        if "metrics" in scalars:
+            note_metrics(self.memory, own.client.metrics, message.round, scalars)
         if notes:
             scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
         tensors = as_sent({**reply.tensors, **kept}, letter.half)
@@ -295,6 +297,16 @@ class Site:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half, head=self.head)
+
+
+def refuse_other_schema(ours: Schema, theirs: Schema) -> None:
+    """Refuse a site's copy of the schema that says something else than the experiment's."""
+    if ours.fingerprint != theirs.fingerprint:
+        raise Refusal(
+            "schema",
+            f"{ours.where} is {ours.name}, version {ours.version}, and the experiment goes by "
+            f"{theirs.name}, version {theirs.version}: they do not say the same.",
+        )
 
 
 def schema_of(task: Task) -> Schema:

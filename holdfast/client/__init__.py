@@ -7,18 +7,21 @@ from holdfast.client.client import Client, check_open, perform
 from holdfast.client.digest import DIGEST, DigestReply, DigestRequest
 from holdfast.client.evaluate import EVALUATE, EvaluateReply, EvaluateRequest
 from holdfast.client.secure_sum import SECURE_SUM, SumReply, SumRequest
+from holdfast.client.secure_train import SECURE_TRAIN, SecureTrainRequest
 from holdfast.client.train import TRAIN, TrainReply, TrainRequest, samples_in
 
 __all__ = [
     "DIGEST",
     "EVALUATE",
     "SECURE_SUM",
+    "SECURE_TRAIN",
     "TRAIN",
     "Client",
     "DigestReply",
     "DigestRequest",
     "EvaluateReply",
     "EvaluateRequest",
+    "SecureTrainRequest",
     "SumReply",
     "SumRequest",
     "TrainReply",

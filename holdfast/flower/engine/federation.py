@@ -87,7 +87,7 @@ class GridFederation:
         self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
         self._hellos: dict[str, tuple[int, float]] = {}  # id of a greeting -> the node, and when it was greeted
         self._late: dict[str, int] = {}  # id of a message that was not answered in time -> its node
-        self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
+        self._medians: dict[str, float] = {}  # job, and its step where it has some -> seconds of its last exchange
         self._looked = -1.0
 
     @property
@@ -131,7 +131,7 @@ class GridFederation:
         if not messages:
             return []
         exchange = Exchange(self._clock(), {message.client: message for message in messages})
-        job = messages[0].job
+        job = f"{messages[0].job} {messages[0].scalars.get('step', '')}"
         self._looked = -1.0
         while True:
             self._look_around()

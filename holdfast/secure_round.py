@@ -31,7 +31,7 @@ def play_secure_round(state: State, federation: Federation, method: Method) -> t
         ]
     )
     clock.lap("clients")
-    after, weights, loss = state, {}, None
+    after, weights, loss = state, dict[int, float](), None
     try:
         after, weights, loss = learn_mean(state, exchange, trained, method)
     except HoldfastError as error:

@@ -115,7 +115,7 @@ def keys(
 def members(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The members' public keys, SITE.pub.")],
 ) -> None:
-    """Show the fingerprints of the members' public keys, for people to compare by telephone before they rely on them."""
+    """Show the fingerprints of the members' public keys, for people to compare by telephone."""
     from holdfast.digests.origin import fingerprint_of_key, known_keys
 
     known = known_keys(folder)

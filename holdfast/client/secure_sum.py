@@ -1,9 +1,9 @@
 """The job `secure-sum`: a client's part of a total of which the moderator learns nothing else (secure_sum/).
 
-Each step of a sum is one question. The vector is what the client learnt in this round (stage 0, see secure_train.py), or
-a stage of the moments of its records (1 and 2, privacy/total_moments.py) with the client's share of the noise. Moments
-are entered in the client's ledger before they leave, masked or not: the first stage pays for both, and whatever is
-asked for again is paid for again.
+Each step of a sum is one question. The vector is what the client learnt in this round (stage 0, secure_train.py), or a
+stage of the moments of its records (1 and 2, privacy/total_moments.py) with its share of the noise. Moments are entered
+in the client's ledger before they leave, masked or not: the first stage pays for both, and whatever is asked for again
+is paid for again.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def check_plan(method: Method) -> None:
             and method.bench.about.person is not None,
             "sums weights, and this model has buffers too (BatchNorm): choose another model": rounds
             and bool(list(method.bench.model.buffers())),
-            "hides what a selection by losses, sizes or updates goes by: choose selection 'all' or 'uniform'": isinstance(
+            "hides what a selection by losses or updates goes by: choose selection 'all' or 'uniform'": isinstance(
                 method.selection, Informed
             ),
             "weighs by records or all alike: leave out trust": rounds

@@ -1,6 +1,6 @@
 """Updates as whole numbers on a public grid of 2^20 steps to 1, so that their weighted sum is exact.
 
-    vector = w (1, told, told loss, q),   q = round(2^20 delta),   told = 1 if the member tells its training loss, else 0
+    vector = w (1, told, told loss, q),   q = round(2^20 delta),   told = 1 if the member tells its loss, else 0
 
 w are the member's records, or 1 where all count alike. An update longer than `clip` is shortened first, so that every
 number of a total over W records fits into (W (clip 2^20 + 1)).bit_length() + 1 bits.

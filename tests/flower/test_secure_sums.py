@@ -48,7 +48,9 @@ class Relay(InProcessGrid):
         node = packet.metadata.dst_node_id if letter is not None else 999  # nobody
         about = packet.metadata
         content = packet.content if letter is None else encode(letter)
-        return Packet(content, dst_node_id=node, message_type=about.message_type, ttl=about.ttl, group_id=about.group_id)
+        return Packet(
+            content, dst_node_id=node, message_type=about.message_type, ttl=about.ttl, group_id=about.group_id
+        )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,12 @@ def sites(folder: Path, keys: Path, wanted: Experiment, policy: str = "") -> dic
 
 
 def play(
-    folder: Path, keys: Path, wanted: Experiment = UPDATES, change: Change | None = None, answer: Any = None, **more: Any
+    folder: Path,
+    keys: Path,
+    wanted: Experiment = UPDATES,
+    change: Change | None = None,
+    answer: Any = None,
+    **more: Any,
 ) -> History:
     app = client_app(wanted)
     grid = Relay(app if answer is None else Spoilt(app, answer), more.pop("nodes", None) or sites(folder, keys, wanted))

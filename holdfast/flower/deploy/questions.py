@@ -3,7 +3,7 @@
 The site keeps a book of all letters, `book.jsonl` beside its memory of the experiment: what was asked, and the code of
 the refusal where there was one. The very same question (a lost reply, a moderator that was killed) may come again: what
 it draws out is known already, so it is answered and not counted twice. In place of it another one of the same round is
-refused, but for trainings, of which there may be `max_rounds` in all, and for jobs of several steps (secure sums), which
+refused, but for trainings, of which there may be `max_rounds` in all, and for jobs of several steps (secure sums) that
 know themselves what is out of turn.
 """
 

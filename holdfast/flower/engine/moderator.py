@@ -108,7 +108,9 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
 
     def engine(plan: Plan, folder: Path | None) -> Federation:
         if plan.method.secure is not None and not settings["members"]:
-            raise HoldfastError("protect: 'secure-sum' needs the sites' public keys: say members=\"FOLDER\" of SITE.pub.")
+            raise HoldfastError(
+                "protect: 'secure-sum' needs the sites' public keys: say members=\"FOLDER\" of SITE.pub."
+            )
         clients = plan.experiment.clients
         names = site_names(settings) or usual_names(clients)
         if len(names) != clients:

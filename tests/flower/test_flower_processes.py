@@ -147,7 +147,7 @@ def test_a_secure_sum_of_updates_outlives_a_member_that_is_killed(here: Local, t
     app, out = write_app(tmp_path / "sums", wanted), tmp_path / "run"
     settings = {"members": str(here.members), "gather": GENEROUS, "deadline-least": 10.0}
     here.begin(app, **{"out": str(out), **settings})
-    wait_until(lambda: records(out), "the first round")
+    wait_until(lambda: records(out), "the first round", 2 * GENEROUS)  # seven questions
     wait_for_training(here, FOURTH)
     here.kill(FOURTH)
     finish(here, out)

@@ -17,6 +17,7 @@ from holdfast.core.types import WITHDREW, Federation, State, has_withdrawn
 from holdfast.core.validate import misfit
 from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
+from holdfast.engines.delayed import Delayed
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.record import Record
@@ -42,7 +43,7 @@ from holdfast.runs.withdrawal import (
     forgotten_in,
     write_forgotten,
 )
-from holdfast.scenarios import Staged
+from holdfast.scenarios import Staged, delays_of
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (
@@ -86,9 +87,13 @@ def run(
     out: Path | str | None = None,
     watch: Watch | None = None,
     engine: Engine = this_machine,
+    secret: int | None = None,
 ) -> History:
-    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
-    plan = make_plan(experiment)
+    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported.
+
+    With a `secret` whom the moderator asks to testify is drawn by that: where sites are real they know the seed.
+    """
+    plan = with_secret(make_plan(experiment), secret)
     if out is None:
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
@@ -98,8 +103,16 @@ def run(
         held.close()
 
 
+def with_secret(plan: Plan, secret: int | None) -> Plan:
+    return dataclasses.replace(plan, method=dataclasses.replace(plan.method, secret=secret))
+
+
 def resume(
-    folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine, task: Task | None = None
+    folder: Path | str,
+    watch: Watch | None = None,
+    engine: Engine = this_machine,
+    task: Task | None = None,
+    secret: int | None = None,
 ) -> History:
     """Go on with a run where it stopped; a finished one is only read. A task that was an object is given again."""
     held = Run.resume(Path(folder))
@@ -111,7 +124,7 @@ def resume(
         records = held.records()
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
-        plan = make_plan(held.experiment)
+        plan = with_secret(make_plan(held.experiment), secret)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
@@ -282,15 +295,27 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
     if plan.attack is not None:
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
+    played, scenario = Checked(federation, plan.method), str(plan.experiment.scenario)
+    slow = delays_of(plan.scenario, plan.stage)
     try:
-        yield Staged(Checked(federation, plan.method), plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(
+            Delayed(played, slow, scenario, folder, versions(plan)) if slow else played,
+            plan.scenario,
+            plan.stage,
+            scenario,
+        )
     finally:
         federation.close()
 
 
 def hostile_memory(plan: Plan, folder: Path | None) -> Memory:
     """What the hostile clients keep together, with the run, so that it resumes to the same bits."""
-    return Memory(folder and folder / "hostile", keep=2 * plan.experiment.checkpoint_every + 2)
+    return Memory(folder and folder / "hostile", keep=versions(plan))
+
+
+def versions(plan: Plan) -> int:
+    """How many rounds a memory must reach back for the oldest checkpoint to find its own."""
+    return 2 * plan.experiment.checkpoint_every + 2
 
 
 @contextmanager

@@ -51,7 +51,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies = federation.ask(messages)
+    answers = federation.ask(messages)
+    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
@@ -59,12 +60,13 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     updates, refused, claims = validate(
         heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
+    updates = method.late.discount(updates, late, state.model, state.round)
     withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
     state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*absent, *refused) if client not in withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
+    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
@@ -81,10 +83,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
     clock.lap("floor")
 
-    notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
-    notes += [] if finite else [NO_FINITE_LOSS]
-    notes += [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
+    notes = [*told(heard, bad_digests, method), *([] if finite else [NO_FINITE_LOSS])]
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
@@ -105,6 +105,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
         asked=None if len(asked) == len(federation.clients) else list(asked),
+        late={client: question.round + 1 for client, question in late.items() if client not in refused},
         chosen_for={client: why for client, why in asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
@@ -188,11 +189,14 @@ def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
     return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
 
 
-def notes_of(reply: Reply, method: Method) -> list[str]:
-    """What a client has to say: the sentences of its codes, at most a few."""
-    notes = reply.scalars.get("notes", ())
-    name = method.called(reply.client)
-    return [f"{name}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
+def told(replies: Sequence[Reply], bad_digests: Mapping[int, str], method: Method) -> list[str]:
+    """What clients have to say, the sentences of their codes, at most a few each; and whose digests are refused."""
+    notes = []
+    for reply in replies:
+        codes = reply.scalars.get("notes", ())
+        if isinstance(codes, list):
+            notes += [f"{method.called(reply.client)}: {sentence_of(code)}" for code in codes[:5]]
+    return notes + [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
 
 
 def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:

@@ -18,7 +18,7 @@ and given to the methods above; the others stay at the client, in its memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from torch import nn
@@ -37,6 +37,7 @@ class Work:
     steps: int
     last: int  # the last round in which this client's update counted; -1: never
     learning: Learning
+    start: Tensors = field(default_factory=dict)  # the weights that it began with
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class FedAvg:
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
     one_message: ClassVar[bool] = False  # whether clients send one digest and no updates
+    needs_absence: ClassVar[str] = ""  # the one absence that hands clients what it needs, if there is one
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
 
     def fitted(self, network: nn.Module) -> Self:

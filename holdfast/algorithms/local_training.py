@@ -73,7 +73,7 @@ def learn(
     weights, buffers = weights_of(model), buffers_of(model)
     home = pack(home={**at_home(algorithm, weights), **at_home(algorithm, buffers)})
     delta = {name: weight.sub_(sent.model[name]) for name, weight in shared(algorithm, weights).items()}
-    work = Work(round, steps, last, learning)
+    work = Work(round, steps, last, learning, sent.model)
     remembered = algorithm.remember(delta, work, sent.server, memory)
     kept_too = {**remembered, **home, **kept_states(states, learning)}
     extra = algorithm.enclose(delta, work, sent.server, memory)

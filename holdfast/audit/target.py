@@ -125,6 +125,14 @@ def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes:
     return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
 
 
+def subject_at(name: str, plan: Plan, client: int, house: House) -> Subject:
+    """An experiment as one house is asked to take part in it, with its own policy and what it has spent."""
+    subject = _of_experiment(name, "experiment", plan.experiment, plan, client)
+    allowed, account = _policy(house), _read(None, house, subject.claim.delta)
+    subject = replace(subject, policies=(allowed,), counts=tuple(_counts(allowed, subject)))
+    return replace(subject, accounts=(account,) if account.counts else ())
+
+
 def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, client: int) -> Subject:
     if not 0 <= client < len(plan.parts):
         raise HoldfastError(f"--client: there are clients 0 to {len(plan.parts) - 1}, not {client}.")

@@ -19,6 +19,7 @@ from holdfast.attacks import ATTACKS
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.names import plural
+from holdfast.core.rivals import rivals
 from holdfast.core.tables import toml
 from holdfast.data.kinds import LOSSES
 from holdfast.data.named import known_tasks
@@ -27,6 +28,7 @@ from holdfast.data.partitions import class_counts
 from holdfast.data.sources.picture import partition_figure, partition_table
 from holdfast.encoders import ENCODERS
 from holdfast.learning.device import gains_from_bfloat16
+from holdfast.learning.late import LATE
 from holdfast.learning.optimizers import OPTIMIZERS
 from holdfast.learning.schedules import SCHEDULES
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
@@ -161,11 +163,14 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "schedule": ("how the learning rate goes on", SCHEDULES),
     "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
     "selection": ("who is asked to train in a round", SELECTIONS),
+    "late": ("what a slow client's update of an earlier round is worth", LATE),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),
     "partition": ("how data are dealt out", PARTITIONS),
     "model": ("what is trained", MODELS),
     "encoder": ("public features, for models that read them", ENCODERS),
+    "rival algorithms": ("for comparison only, as algorithm = ...", rivals("algorithm")),
+    "rival absences": ("for comparison only, as absence = ...", rivals("absence")),
 }
 
 

@@ -155,7 +155,7 @@ def site(
     from holdfast.digests.origin import load_key
     from holdfast.flower.deploy.joining import News, check_address, check_certificate, check_key
     from holdfast.flower.deploy.local import Local
-    from holdfast.flower.deploy.policy import carry_privacy, read_site_policy
+    from holdfast.flower.deploy.policy import carry_privacy, draw_token, read_site_policy
     from holdfast.flower.engine.sites import check_names
     from holdfast.learning.device import choose_device
 
@@ -178,6 +178,7 @@ def site(
     given = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
     given["signing-key"] = signing_key
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
+    draw_token(folder / "sites" / name)
     if device is not None:
         choose_device(device)
         config["device"] = device

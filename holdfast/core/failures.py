@@ -41,6 +41,7 @@ SENTENCES = {
     "behind": "its privacy ledger is older than one that was seen before; nothing was released",
     "undeclared": "its answer held something that no channel declares, so nothing left",
     "approval": "it waits for approval by the people at its site",
+    "paused": "its people have paused it",
     "withdrawn": "it has withdrawn from this experiment",
     "declined": "the people at its site refused this experiment",
     "unsigned": "it was asked to test an update that no member signed for this experiment, round and model",
@@ -56,7 +57,7 @@ SENTENCES = {
 ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records
     *("message", "experiment", "stranger", "policy", "identity", "job", "question", "rounds", "twice", "closed"),
     *("unprotected", "budget", "delta", "mode", "unsigned", "approval", "declined", "withdrawn", "digest-kept"),
-    *("behind", "withheld", "sum", "sum-key", "overlap"),
+    *("behind", "withheld", "paused", "sum", "sum-key", "overlap"),
 )
 UNKNOWN = "it says something that this version of Holdfast does not know"
 

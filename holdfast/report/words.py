@@ -30,6 +30,8 @@ NAMES = {
     "clipping": "centred clipping",
     "normclip": "norm clipping",
     "nnm": "NNM",
+    "arc": "ARC",
+    "demoa": "DeMoA",
     "bulyan": "Bulyan",
     "fltrust": "FLTrust",
 }

@@ -39,6 +39,8 @@ from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
+    check_late,
+    choose_late,
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
@@ -192,16 +194,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
-    if encoder is not None:
-        signed = not never_negative(experiment.encoder)
-        about = replace(
-            about,
-            encoder=encoder.fingerprint,
-            feature_shape=encoder.feature_shape,
-            signed=signed,
-            norm_bound=encoder.norm_bound,
-        )
+    about = about_of(experiment, task, encoder)
     bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
@@ -212,6 +205,7 @@ def make_plan(experiment: Experiment) -> Plan:
     others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
     refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
     check_rule(method.trust, experiment.trust.name, method)
+    check_late(experiment, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     rehearse_scenario(scenario, stage, str(experiment.scenario))
@@ -234,6 +228,20 @@ def make_plan(experiment: Experiment) -> Plan:
     plan = Plan(*chosen, guard, choose_stop(experiment, task), encoder, augment_for(experiment, task, inputs))
     try_out(plan)
     return plan
+
+
+def about_of(experiment: Experiment, task: Task, encoder: Encoder | None) -> About:
+    """What is publicly known of the samples and of their features."""
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
+    if encoder is None:
+        return about
+    return replace(
+        about,
+        encoder=encoder.fingerprint,
+        feature_shape=encoder.feature_shape,
+        signed=not never_negative(experiment.encoder),
+        norm_bound=encoder.norm_bound,
+    )
 
 
 def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> Augment | None:
@@ -274,6 +282,11 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
     algorithm = algorithm.fitted(bench.model)
+    if algorithm.needs_absence and experiment.absence.name != algorithm.needs_absence:
+        raise HoldfastError(
+            f"algorithm {experiment.algorithm.name!r} learns from what absence = {algorithm.needs_absence!r} hands to "
+            f"clients; say that, not {experiment.absence.name!r}."
+        )
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -292,6 +305,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
 

@@ -15,11 +15,13 @@ from holdfast.core.config import choose, convert, refuse_other
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import misfit
+from holdfast.learning.late import LATE, LateReplies
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from holdfast.learning.settings import Learning, Optimizer
 from holdfast.method import Method
+from holdfast.models.networks import weights_of
 from holdfast.runs.experiment import Experiment
 from holdfast.selection import select
 from holdfast.selection.informed import Informed
@@ -114,6 +116,29 @@ def choose_server_optimizer(experiment: Experiment) -> ServerOptimizer:
     made: ServerOptimizer = choose(SERVER_OPTIMIZERS, experiment.server_optimizer, "server_optimizer")
     refuse_other(ServerOptimizer, made, experiment.server_optimizer, "server_optimizer")
     return made
+
+
+def choose_late(experiment: Experiment) -> LateReplies:
+    made: LateReplies = choose(LATE, experiment.late, "late")
+    refuse_other(LateReplies, made, experiment.late, "late")
+    return made
+
+
+def check_late(experiment: Experiment, method: Method) -> None:
+    """Refuse late updates where something goes by the round that an update answers."""
+    if not method.late.takes:
+        return
+    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home
+    extra = method.algorithm.extra(shared(method.algorithm, weights_of(method.bench.model)))
+    faults = {
+        "clients keep something from round to round, which a late update would tear apart": keeps,
+        f"{experiment.algorithm} sends more with an update, which is of its own round": bool(extra),
+        f"trust {experiment.trust} has clients test updates against the model that they started from": (
+            method.trust.testing(0) is not None
+        ),
+    }
+    if wrong := [fault for fault, found in faults.items() if found]:
+        raise HoldfastError(f"late: {wrong[0]}; leave out late, or choose otherwise.")
 
 
 def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None:

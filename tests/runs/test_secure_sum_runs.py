@@ -135,6 +135,7 @@ def test_a_single_digest_is_refused(plan):
         ({**ROUNDS, "algorithm": "fedbn"}, "algorithm 'fedbn' needs more of each client"),
         ({**ROUNDS, "trust": "jury"}, "trust 'jury' needs each"),
         ({**ROUNDS, "absence": MOMENTS}, "nothing of a single member that could stand in for it"),
+        ({**ROUNDS, "late": "fedbuff"}, "leave out late"),
         ({**ROUNDS, "max_norm": 3.0}, "say protect.clip in place of max_norm"),
         ({**ROUNDS, "selection": "power-of-choice:3"}, "choose selection 'all' or 'uniform'"),
         ({**ROUNDS, "model": "round_bench:network"}, "this model has buffers too"),

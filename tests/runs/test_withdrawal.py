@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
-from holdfast.core.types import State
+from holdfast.core.types import WITHDREW, Absent, Message, Reply, State
 from holdfast.flower.deploy.policy import fingerprint_of, withdraw
 from holdfast.flower.engine.moderator import play_over
 from holdfast.play import forget, resume, run
 from holdfast.runs.store import Run
-from holdfast.runs.withdrawal import STILL_KNOWS, forgotten_in
+from holdfast.runs.withdrawal import STILL_KNOWS, Without, forgotten_in
 
 NOBODY_AWAY = {"scenario": "none", "clients": 3, "workers": 0}
 ROUNDS = {**NOBODY_AWAY, "absence": "feddig", "rounds": 3}
@@ -117,3 +118,19 @@ def test_who_is_not_there_cannot_be_forgotten(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match=r"there is no 'nobody'"):
         forget(tmp_path / "run", "nobody")
     assert forget(tmp_path / "run", "client 1").model == "never knew it"
+
+
+class Echo:
+    clients = range(3)
+
+    def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        return [Reply(message.client, scalars={"round": message.round}) for message in messages]
+
+    def close(self) -> None: ...
+
+
+def test_answers_belong_to_questions_not_to_clients() -> None:
+    asked = [Message(client, round, "train") for round in (0, 1) for client in range(3)]
+    answers = Without(Echo(), [1]).ask(asked)
+    said = [a.reason if isinstance(a, Absent) else (a.client, a.scalars["round"]) for a in answers]
+    assert said == [(0, 0), WITHDREW, (2, 0), (0, 1), WITHDREW, (2, 1)]

@@ -18,7 +18,7 @@ from holdfast.client.secure_sum import JOIN, LETTER
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
 from holdfast.core.tensors import bytes_of
-from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, pack, unpack
 from holdfast.digests.compact import sha256_of
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.engine.codec import as_sent
@@ -84,30 +84,27 @@ def keyring_from(key: Path | None, members: Path | None) -> Keyring | None:
     return Keyring(signer, lambda member, told: told in known)
 
 
-class SignedFederation:
+class SignedFederation(Around):
     """A federation at the moderator in which an update counts only if the key of its site signed it."""
 
     def __init__(
-        self, inner: Federation, experiment: str, keys: dict[str, str], names: Sequence[str], halved: bool
+        self, federation: Federation, experiment: str, keys: dict[str, str], names: Sequence[str], halved: bool
     ) -> None:
-        self._inner, self._experiment, self._keys, self._names = inner, experiment, keys, names
+        super().__init__(federation)
+        self._experiment, self._keys, self._names = experiment, keys, names
         self._halved = halved  # whether the model travels as float16
         if lacking := [name for name in names if name not in keys]:
             raise HoldfastError(f"members: there is no {lacking[0]}.pub; ask each site for its public key.")
 
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._inner.clients
-
-    def close(self) -> None:
-        self._inner.close()
-
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        answers = self._inner.ask(messages)
+        answers = self._federation.ask(messages)
         bases: dict[int, str] = {}  # clients are sent the same tensors, whose hash is worked out once
         return [self._checked(message, answer, bases) for message, answer in zip(messages, answers, strict=True)]
 
     def _checked(self, message: Message, answer: Reply | Absent, bases: dict[int, str]) -> Reply | Absent:
+        if isinstance(answer, Late):
+            read = self._checked(answer.asked, answer.reply, bases)
+            return answer if isinstance(read, Reply) else read
         if isinstance(answer, Absent):
             return answer
         if message.job == SECURE_TRAIN.name or message.scalars.get("step") == JOIN:

@@ -30,7 +30,7 @@ from flwr.clientapp import ClientApp
 from holdfast.client import DIGEST, SECURE_SUM, SECURE_TRAIN, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, append, code_of, full_text
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
@@ -41,6 +41,7 @@ from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
 from holdfast.digests.release import excuse
 from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
+from holdfast.flower.deploy.home import PEOPLE, check_paused, note_asked, note_metrics, now
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
@@ -58,7 +59,7 @@ from holdfast.learning.device import choose_device
 from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
-from holdfast.runs.build import make_plan
+from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 from holdfast.trust.testing import TEST
 
@@ -76,6 +77,7 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
         asked, site = Letter(-1, -1, "unknown"), None
         try:
             site = Site(experiment, context.node_config)
+            note_asked(site.memory, site.experiment, None if samples else context.node_config)
             asked = read_letter(packet, site.most_bytes)
             site.check(asked)
             version = f"{site.folder} {site.table_version}"
@@ -116,6 +118,9 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
     trace = error if error.__cause__ is not None or not isinstance(error, Refusal) else None
     log.error("%s %s (%s): %s%s", NOT_DONE, where, code, kind, " ".join(str(error).split()), exc_info=trace)
     if site is not None and asked.job != "hello":
+        if code not in PEOPLE:
+            detail = str(error) if trace is None else full_text(error)
+            append(site.memory, f"{now()} {where} ({code}): {detail}")
         try:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
@@ -217,6 +222,7 @@ class Site:
             check_head(house_of(self.memory).read_ledger().links, letter.head, "the moderator")
         if not rehearsed:
             check_withdrawn(self.memory)
+            check_paused(self.folder)
             check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
 
@@ -240,8 +246,13 @@ class Site:
         e = self.experiment
         return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
-    def own(self, id: int, samples: OwnSamples | None) -> Own:
+    def own(self, id: int, samples: OwnSamples | None = None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
+        plan, notes = self.plan(id, samples)
+        return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+
+    def plan(self, id: int, samples: OwnSamples | None = None) -> tuple[Plan, tuple[str, ...]]:
+        """The experiment with this site's own records in its place, and what others are to know of them."""
         try:
             away = self.table is not None or self.records is not None
             plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
@@ -259,7 +270,7 @@ class Site:
                 generator = rng(self.experiment.seed, -1, id, "split")
                 parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
                 plan = replace(plan, task=task, parts=parts)
-            return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+            return plan, notes
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
 
@@ -287,6 +298,8 @@ class Site:
             client = replace(client, keyring=keyring_from(self.signing_key, self.policy.members))
         reply = perform(client, message)
         scalars = dict(reply.scalars)
+        if "metrics" in scalars:
+            note_metrics(self.memory, own.client.metrics, message.round, scalars)
         if notes:
             scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
         tensors = as_sent({**reply.tensors, **kept}, letter.half)

@@ -20,6 +20,7 @@ What `flwr run --run-config` may say (each has a default):
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -94,13 +95,14 @@ def play_over(
     chosen = read_settings(settings or {})
     out = Path(chosen["out"]).expanduser()
     engine = engine_over(grid, chosen)
+    secret = None if isinstance(grid, InProcessGrid) else secrets.randbits(62)
     if chosen["sites"] and experiment.names is None and experiment.clients == len(site_names(chosen)):
         experiment = replace(experiment, names=tuple(site_names(chosen)))
     if not (out / "experiment.json").exists():
-        return run(experiment, out, watch, engine)
+        return run(experiment, out, watch, engine, secret)
     if fingerprint_of(Run.open(out).experiment) != fingerprint_of(experiment):
         raise HoldfastError(f"{out} holds a run of another experiment; name a new folder with --run-config 'out=...'.")
-    return resume(out, watch, engine)
+    return resume(out, watch, engine, secret=secret)
 
 
 def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
@@ -137,6 +139,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             folder and folder / EXCHANGES,
             pull,
             patience=settings["approval"],
+            takes_late=plan.method.late.takes,
         )
         keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
         fingerprint = fingerprint_of(plan.experiment)

@@ -49,7 +49,7 @@ def check_mean(experiment: Experiment) -> None:
             "each client: choose 'fedavg' or 'fedprox'": not averages(algorithm),
             "leaves nothing of a single member that could stand in for it: leave out absence, or learn from the total "
             "of digests with algorithm = 'oneshot'": experiment.absence.name != "none",
-            "has one sum a round, into which nothing of an earlier one fits: leave out late": experiment.late.name != "none",
+            "has one sum a round, and takes nothing of an earlier one: leave out late": experiment.late.name != "none",
             "hides how long an update is: say protect.clip in place of max_norm": experiment.max_norm is not None,
         }
     )

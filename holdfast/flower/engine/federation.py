@@ -26,6 +26,7 @@ from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
+from holdfast.runs.presence import PRESENCE, Presence
 
 log = logging.getLogger("holdfast")
 HELLO = "query.hello"
@@ -84,6 +85,7 @@ class GridFederation:
         self._wire = wire or Wire()
         self._journal = journal
         self._heads = Heads(journal and journal.with_name(HEADS))
+        self._presence = Presence(journal and journal.with_name(PRESENCE))
         self._take = pull or grid.pull_messages
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
@@ -120,12 +122,16 @@ class GridFederation:
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         """Ask, and go on asking those who wait for approval as long as the run's patience lasts."""
         answers = dict(zip([m.client for m in messages], self._ask(messages), strict=True))
+        asked = [self._sites.name_of(message.client) for message in messages]
         said = 0
-        while waiting := [message for message in messages if awaits(answers[message.client])]:
-            if len(waiting) != said:
+        while True:
+            waiting = [message for message in messages if awaits(answers[message.client])]
+            names = [self._sites.name_of(message.client) for message in waiting]
+            self._presence.waits(names, asked)
+            if waiting and len(waiting) != said:
                 said = len(waiting)
-                log.warning("Waiting for approval at %s.", ", ".join(self._sites.name_of(m.client) for m in waiting))
-            if self._patience <= 0:
+                log.warning("Waiting for approval at %s.", ", ".join(names))
+            if not waiting or self._patience <= 0:
                 break
             pause = min(ASK_AGAIN, self._patience)
             self._patience -= pause
@@ -189,6 +195,7 @@ class GridFederation:
                 self._greet(node)
             if node in self._sites.refused:
                 log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+        self._presence.saw(self._sites.connected, self._sites.refused.values())
 
     def _greet(self, node: int) -> None:
         now = self._clock()

@@ -30,6 +30,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
+from holdfast.runs.scaling import learn_scaling
 from holdfast.runs.store import EXCHANGES, Run
 from holdfast.runs.withdrawal import (
     NEVER_KNEW,
@@ -176,9 +177,11 @@ def client_called(experiment: Experiment, site: str) -> int:
     """The number of the client with this name."""
     names = [experiment.name_of(client) for client in range(experiment.clients)]
     usual = [f"site-{client}" for client in range(experiment.clients)]
-    for known in (names, usual):
-        if site in known:
-            return known.index(site)
+    found = {known.index(site) for known in (names, usual) if site in known}
+    if len(found) > 1:
+        raise HoldfastError(f"--site: {site!r} names one client in the experiment and another over Flower; rename it.")
+    if found:
+        return found.pop()
     raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
 
 
@@ -258,6 +261,9 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
+    if state.round == 0:
+        state, lacking = learn_scaling(state, federation, plan.method)
+        found = [*found, *lacking]
     while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         record = forget_withdrawn(folder, state, record)

@@ -32,6 +32,7 @@ from holdfast.core.validate import all_finite, bounded_buffers, validate
 from holdfast.method import Method
 from holdfast.one_exchange import exchange_digests, exchange_total
 from holdfast.record import Clock, Record
+from holdfast.secure_round import play_secure_round
 from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement
 from holdfast.trust.base import check_judgement
@@ -44,13 +45,14 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     """State in, state out: nothing else changes."""
     if method.algorithm.one_message:
         return (exchange_digests if method.secure is None else exchange_total)(state, federation, method)
+    if method.secure is not None:
+        return play_secure_round(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies, late = method.late.take(
-        federation.ask(messages), state.round
-    )  # a slow client's answer of an earlier round
+    answers = federation.ask(messages)
+    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
@@ -64,7 +66,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*absent, *refused) if client not in withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
+    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe

@@ -15,7 +15,7 @@ from holdfast.digests.moments import MomentDigest
 class NoStandIns:
     """The stand-ins of nobody."""
 
-    def result(self, absent: Collection[int]) -> list[Update]:
+    def result(self, absent: Collection[int], received: Sequence[Update]) -> list[Update]:
         """The updates of the absent clients' stand-ins; called once, when it is known who is absent."""
         return []
 

@@ -272,7 +272,7 @@ class StandIns(NoStandIns):
         presumed = [client for client in state.absent if client in asked and client in self._believed]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 
-    def result(self, absent: Collection[int]) -> list[Update]:
+    def result(self, absent: Collection[int], received: Sequence[Update]) -> list[Update]:
         for client, future in self._started.items():
             if client not in absent:
                 future.cancel()  # its client is back

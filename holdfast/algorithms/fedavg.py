@@ -39,6 +39,7 @@ class Work:
     steps: int
     last: int  # the last round in which this client's update counted; -1: never
     learning: Learning
+    start: Tensors = field(default_factory=dict)  # the weights that it began with
     states: States = field(default_factory=dict)  # of the optimiser, after the steps
     gradient: Tensors = field(default_factory=dict)  # over all samples at the model that was sent, if it is needed
 
@@ -51,6 +52,7 @@ class FedAvg:
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
     one_message: ClassVar[bool] = False  # whether clients send one digest and no updates
+    needs_absence: ClassVar[str] = ""  # the one absence that hands clients what it needs, if there is one
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
     needs_fresh_start: ClassVar[bool] = False  # whether optimisers must begin anew in each round
     needs_gradient: ClassVar[bool] = False  # whether clients work out the gradient over all of their samples

@@ -75,7 +75,7 @@ def learn(
     weights, buffers = weights_of(model), buffers_of(model)
     home = pack(home={**at_home(algorithm, weights), **at_home(algorithm, buffers)})
     delta = {name: weight.sub_(sent.model[name]) for name, weight in shared(algorithm, weights).items()}
-    work = Work(round, steps, last, learning, states, gradient)
+    work = Work(round, steps, last, learning, sent.model, states, gradient)
     remembered = algorithm.remember(delta, work, sent.server, memory)
     kept_too = {**remembered, **home, **kept_states(states, learning)}
     extra = algorithm.enclose(delta, work, sent.server, memory)

@@ -153,7 +153,10 @@ class State:
         if not clients:
             return self
         groups = tuple(f"memory/{client}/" for client in clients)
-        absence = {name: tensor for name, tensor in self.absence.items() if not name.startswith(groups)}
+        absence, algorithm = (
+            {name: tensor for name, tensor in tensors.items() if not name.startswith(groups)}
+            for tensors in (self.absence, self.algorithm)
+        )
         for name, nothing in (("stood_in", -1), ("contradicted", math.nan)):  # one number for each client
             if name in absence:
                 absence[name] = absence[name].clone()
@@ -166,7 +169,7 @@ class State:
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
         gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
         trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
-        return replace(self, absence=absence, selection=selection, trust=trust, **kept)
+        return replace(self, absence=absence, algorithm=algorithm, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

@@ -310,8 +310,8 @@ def test_stand_ins_that_were_begun_early_give_the_same_bits() -> None:
 def test_stand_ins_nobody_waited_for_are_not_lost_work_for_others() -> None:
     method = method_with(FedDig())
     state = replace(start(method), digests=DIGESTS, absent=(0, 1))
-    assert StandIns(FedDig(), state, range(2), method).result([]) == []
-    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1])] == [1]
+    assert StandIns(FedDig(), state, range(2), method).result([], []) == []
+    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1], [])] == [1]
 
 
 # Bad digests: one sentence, and nothing is lost -------------------------------------------------------------------

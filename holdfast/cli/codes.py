@@ -30,8 +30,8 @@ HEAD = """# Errors
 An error is one sentence: what is wrong, where, and what to do. Behind it stands a code, which stays the same when the
 sentence is reworded: `Error: lr must be positive and momentum in [0, 1), got 0.0 and 0.9. (HF1124)`.
 `holdfast explain HF1124` tells what this page does. "…" stands for a value. A code that ends in 00 is of a sentence
-that has no number yet. Of what goes wrong at a site others are told a word and its fixed sentence only, never this one: see
-[real sites](real-sites.md).
+that has no number yet. Of what goes wrong at a site others are told a word and its fixed sentence only, never this one:
+see [real sites](real-sites.md).
 """
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from holdfast.cli.comparing import play_one
 from holdfast.cli.running import Live, happenings, print_json
 from holdfast.cli.screen import screen
+from holdfast.core.config import Choice
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
 from holdfast.data.named import EMBEDDED, HEART, load_task
@@ -153,8 +154,9 @@ def experiments_of(wanted: Reproduction, wish: Wish) -> dict[Place, list[Experim
         if wanted.beside is not None and (wanted.beside, column.name) in places:
             made = [centralised(experiment) for experiment in places[wanted.beside, column.name]]
             places[CENTRALISED, column.name] = made
-    for experiments in places.values():
-        make_plan(experiments[0])
+    first = [experiments[0] for experiments in places.values()]
+    for experiment in {replace(one, scenario=Choice("none")).fingerprint: one for one in first}.values():
+        make_plan(experiment)  # what fits in one scenario does in the others
     return places
 
 

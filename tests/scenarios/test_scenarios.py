@@ -131,7 +131,7 @@ def test_two_groups_cover_everyone_once(clients: int) -> None:
 
 
 @given(
-    name=st.sampled_from([n for n in SCENARIOS if n != "intervals"]),
+    name=st.sampled_from([n for n in SCENARIOS if n not in ("intervals", "trace", "through")]),
     rounds=st.integers(1, 30),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     seed=st.integers(0, 99),
@@ -245,3 +245,16 @@ def test_staged_keeps_the_order_and_does_not_ask_those_away() -> None:
         "evaluate"
     ] * 3
     assert staged.ask([]) == []
+
+
+def test_a_site_behind_another_is_away_with_it() -> None:
+    stage = Stage(30, [1] * 4, seed=3)
+    through = choose(SCENARIOS, Choice.parse("through:links=[[3, 1]],base=dropout:0.4", "scenario"), "scenario")
+    for round in range(30):
+        alone = set(Dropout(0.4)(round, stage))
+        assert set(through(round, stage)) == (alone | {3} if 1 in alone else alone)
+    for links in ("[[1, 1]]", "[[-1, 0]]"):
+        with pytest.raises(HoldfastError, match="through which it is reached"):
+            choose(SCENARIOS, Choice("through", {"links": links}), "scenario")
+    with pytest.raises(HoldfastError, match="nowhere"):
+        choose(SCENARIOS, Choice("through", {"links": "[[1, 0]]", "base": "nowhere"}), "scenario")

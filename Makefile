@@ -56,6 +56,7 @@ evidence: setup
 	PYTHONPATH=tests/support $(BIN)/python tests/support/curious_letters.py 10000
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
+	$(BIN)/holdfast attack-search benchmarks/search.toml --attackers 6 --budget 64 --seeds 0,1
 
 # A wheel in dist/.
 dist: setup

@@ -30,6 +30,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
+from holdfast.runs.scaling import learn_scaling
 from holdfast.runs.store import EXCHANGES, Run
 from holdfast.runs.withdrawal import (
     NEVER_KNEW,
@@ -258,6 +259,9 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
+    if state.round == 0:
+        state, lacking = learn_scaling(state, federation, plan.method)
+        found = [*found, *lacking]
     while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         record = forget_withdrawn(folder, state, record)

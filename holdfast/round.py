@@ -48,9 +48,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies, late = method.late.take(
-        federation.ask(messages), state.round
-    )  # a slow client's answer of an earlier round
+    answers = federation.ask(messages)
+    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]

@@ -123,6 +123,26 @@ def compare(
     compare_methods(method, Conditions(scenario, attack, attackers, seed), file, changes, out, json)
 
 
+@app.command(name="attack-search", rich_help_panel=RUNS)
+def attack_search(
+    file: File,
+    attackers: Annotated[int | None, typer.Option(help="How many are hostile \\[default: the file's].")] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Attacks to try; each is a run for each seed.")] = 40,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated \\[default: the file's].")] = None,
+    goal: Annotated[str, typer.Option(help="What to harm: the model, or one class.")] = "model",
+    draw: Annotated[int, typer.Option(help="The seed of the search itself.")] = 0,
+    set: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder of the search; one that is there is gone on with.")] = Path(
+        "runs/attack-search"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Search for the attack that harms an experiment most, and so test its trust rule."""
+    from holdfast.cli.searching import search_attacks
+
+    search_attacks(file, set or [], attackers, budget, seeds, goal, draw, out, json)
+
+
 @app.command(rich_help_panel=LOOK)
 def check(file: File, set: Set = None) -> None:
     """Check an experiment without running it: what would be learnt, by whom, and who is away when."""

@@ -81,6 +81,8 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     rule = next((name for name, kind in TRUSTS.items() if type(plan.method.trust) is kind), experiment.trust.head)
     yield "method", f"{experiment.method}, updates weighted by {rule}"
     yield "clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples"
+    if alone := of_one_class(plan):
+        yield "one class", f"all records of {', '.join(alone)} are of one class: no AUROC there"
     if plan.hostile:
         yield "hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}"
     steps = f"batches of {experiment.batch_size}, lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}"
@@ -95,6 +97,15 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "frozen", f"{len(frozen)} of {tensors} tensors ({', '.join(experiment.groups or ())})"
     if experiment.selection.name != "all":
         yield "selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round"
+
+
+def of_one_class(plan: Plan) -> list[str]:
+    """The sites of a table whose training records are all of one class."""
+    task, parts = plan.task, plan.parts
+    if task.schema is None or task.bare or not task.kind.has_classes:
+        return []
+    held = [len(task.train.labels[train].unique()) for train, _, _ in parts]
+    return [plan.experiment.name_of(client) for client, classes in enumerate(held) if classes == 1]
 
 
 def timeline(plan: Plan, width: int = 60) -> list[str]:

@@ -21,6 +21,7 @@ from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
 from holdfast.learning.augment import Augment
 from holdfast.learning.settings import Learning
+from holdfast.models.scaling import scaled_columns
 from holdfast.privacy.channels import NOISED, OFF
 from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.dp_sgd import Guard
@@ -108,6 +109,8 @@ def leave(client: Client, message: Message, reply: Reply) -> Reply:
         scalars.pop("interval", None)  # it is exact
     if "accuracies" in scalars and policy.rule("reports").state == NOISED:
         scalars["accuracies"] = noised_accuracies(client, policy, message.round, scalars, what)
+    if "scaling" in scalars and policy.rule("scaling").state == NOISED:
+        scalars["scaling"] = noised_scaling(client, policy, scalars["scaling"], what)
     tensors, scalars = pass_gate(policy, reply.tensors, scalars)
     seconds = 0.0 if policy.rule("timing").state == OFF else reply.seconds
     return replace(reply, tensors=tensors, scalars=scalars, seconds=seconds)
@@ -143,6 +146,17 @@ def noised_accuracies(
     noised, claim = noised_counts(right, math.sqrt(len(right)), policy.rule("reports").epsilon, policy.delta, system())
     let_out(house_of_client(client), claim if client.about.person is None else for_patients(claim), what)
     return {name: min(max(one / count, 0.0), 1.0) for name, one in zip(told, noised, strict=True)}
+
+
+def noised_scaling(client: Client, policy: Policy, told: list[float], what: str) -> list[float]:
+    """The sums of its columns with noise for what one record can move them by."""
+    if client.train.weights is not None:
+        raise Refusal("closed", "policy: sums of weighted records have no bound for noise to cover, so none leaves.")
+    columns = scaled_columns(client.model)
+    assert columns is not None
+    noised, claim = noised_counts(told, columns.most_moved, policy.rule("scaling").epsilon, policy.delta, system())
+    let_out(house_of_client(client), claim if client.about.person is None else for_patients(claim), what)
+    return noised
 
 
 def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, Tensors, list[str]]:

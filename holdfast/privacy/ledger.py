@@ -37,7 +37,7 @@ USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 OPENED = {  # what `open` names: jobs, for short
     "test": ("reports", "backdoors"), "evaluate": ("metrics",), "panel": ("panel",), "replay": ("panel",),
-    "confirm": ("panel",),
+    "confirm": ("panel",), "scale": ("scaling",),
 }  # fmt: skip
 SECURE_SUM = "secure-sum"  # of digests, of which only the members' total leaves
 MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD, SECURE_SUM)

@@ -23,6 +23,7 @@ from holdfast.learning.settings import Learning, Optimizer
 from holdfast.method import Method
 from holdfast.models.networks import weights_of
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.scaling import FROZEN
 from holdfast.selection import select
 from holdfast.selection.informed import Informed
 
@@ -59,7 +60,7 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
 
 def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[tuple[str, float], ...]:
     """Patterns of weights' names with the factor of lr for each; refused if one means nothing, or nothing learns."""
-    groups: list[tuple[str, float]] = []
+    groups: list[tuple[str, float]] = [FROZEN] if experiment.scaling == "federated" else []
     names = [name for name, _ in network.named_parameters()]
     for said in experiment.groups or ():
         pattern, _, number = said.rpartition(":")

@@ -52,6 +52,7 @@ class Experiment:
     lr: float = 0.02  # learning rate of the clients' steps
     momentum: float = 0.9  # of SGD, at the clients; from 0 to below 1
     weight_decay: float = 0.0  # of the clients' steps: times the weight, it joins the gradient (AdamW: beside it)
+    scaling: Literal["schema", "federated"] = "schema"  # of a table: by ranges alone, or also by the members' mean
     loss: Choice = Choice("auto")  # what training minimises; auto: the task's own, or the usual one of its kind
     metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # how lr goes on over the rounds
@@ -179,7 +180,7 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
     *("split", "loss", "metrics", "stop", "test", "augment", "start", "local_steps", "accumulate", "groups"),
-    "late",
+    *("late", "scaling"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
 NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites

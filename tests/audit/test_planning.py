@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from release_helpers import experiment
+from typer.testing import CliRunner
 
 from holdfast.absence import FedDig
 from holdfast.audit.budget import split_at
 from holdfast.audit.planning import noise_in_mean, settings_for, too_small
+from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.digests.release import claim_of
 from holdfast.runs.build import make_plan
@@ -28,6 +31,13 @@ def test_small_hospitals_are_named(epsilon: float, few: int) -> None:
     said = too_small(plan, settings_for(epsilon, 1e-5, 1, plan.method.bench.about.feature_shape, 2))
     assert said.startswith(f"{few} of 4 clients have few records") == bool(few)
     assert ("Switzerland (78 records)" in said) == bool(few)
+
+
+def test_the_warning_is_printed_before_anything_is_spent() -> None:
+    words = ["privacy", "plan", "--epsilon", "3", "--set", "task=heart", "--set", "workers=0", "--no-try", "--json"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    assert "4 of 4 clients have few records for this epsilon: at Switzerland" in json.loads(said.output)["warning"]
 
 
 def test_a_budget_is_divided_so_that_both_together_keep_to_it() -> None:

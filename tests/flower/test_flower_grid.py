@@ -192,6 +192,20 @@ def test_a_node_that_is_gone_is_an_absence_with_the_reason(stage: Stage) -> None
     assert absent(stage.ask()) == {}
 
 
+def test_a_node_that_goes_away_with_its_message_is_asked_again_if_it_is_back_in_time(stage: Stage) -> None:
+    stage.federation.gather(60)
+    start, config = stage.clock(), stage.grid.nodes[100]
+    stage.grid.delay[100] = 2.0
+    stage.clock.events = [
+        (start + 1.0, lambda: stage.grid.nodes.pop(100)),
+        (start + 5.0, lambda: stage.grid.nodes.update({100: config})),
+    ]
+    assert absent(stage.ask()) == {}
+    assert 5.0 < stage.clock() - start <= 10.0
+    stage.clock.events = [(stage.clock() + 1.0, lambda: stage.grid.nodes.pop(100))]
+    assert absent(stage.ask()) == {0: "is not connected"}
+
+
 def test_the_second_node_that_claims_a_site_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.federation.gather(60)

@@ -180,13 +180,7 @@ class Site:
             raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")
         if not named or not self.config.get("schema"):
             return
-        ours, theirs = read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task))
-        if ours.fingerprint != theirs.fingerprint:
-            raise Refusal(
-                "schema",
-                f"{self.config['schema']} is {ours.name}, version {ours.version}, and the experiment goes by "
-                f"{theirs.name}, version {theirs.version}: they do not say the same.",
-            )
+        refuse_other_schema(read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task)))
 
     @property
     def table_version(self) -> str:
@@ -303,6 +297,16 @@ class Site:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half, head=self.head)
+
+
+def refuse_other_schema(ours: Schema, theirs: Schema) -> None:
+    """Refuse a site's copy of the schema that says something else than the experiment's."""
+    if ours.fingerprint != theirs.fingerprint:
+        raise Refusal(
+            "schema",
+            f"{ours.where} is {ours.name}, version {ours.version}, and the experiment goes by "
+            f"{theirs.name}, version {theirs.version}: they do not say the same.",
+        )
 
 
 def schema_of(task: Task) -> Schema:

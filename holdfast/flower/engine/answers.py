@@ -10,9 +10,8 @@ from holdfast.core.types import WITHDREW, Absent, Message, Reply
 from holdfast.engines.checked import checked
 from holdfast.flower.engine.codec import decode
 
-ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", 5: "its node is gone"}
-
-
+GONE = 5  # Flower's code for a node that it has not heard from
+ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", GONE: "its node is gone"}
 WAITS = "waits for approval"
 
 

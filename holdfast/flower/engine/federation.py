@@ -20,12 +20,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
 from holdfast.core.types import Absent, Late, Message, Reply, has_withdrawn
-from holdfast.flower.engine.answers import awaits, read_answer
+from holdfast.flower.engine.answers import GONE, awaits, read_answer
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
+from holdfast.runs.presence import PRESENCE, Presence
 
 log = logging.getLogger("holdfast")
 HELLO = "query.hello"
@@ -53,6 +54,7 @@ class Exchange:
     start: float
     waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
     sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
+    lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
     answers: dict[int, Reply | Absent] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # of the replies
     bytes_down: int = 0
@@ -83,6 +85,7 @@ class GridFederation:
         self._wire = wire or Wire()
         self._journal = journal
         self._heads = Heads(journal and journal.with_name(HEADS))
+        self._presence = Presence(journal and journal.with_name(PRESENCE))
         self._take = pull or grid.pull_messages
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
@@ -119,12 +122,16 @@ class GridFederation:
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         """Ask, and go on asking those who wait for approval as long as the run's patience lasts."""
         answers = dict(zip([m.client for m in messages], self._ask(messages), strict=True))
+        asked = [self._sites.name_of(message.client) for message in messages]
         said = 0
-        while waiting := [message for message in messages if awaits(answers[message.client])]:
-            if len(waiting) != said:
+        while True:
+            waiting = [message for message in messages if awaits(answers[message.client])]
+            names = [self._sites.name_of(message.client) for message in waiting]
+            self._presence.waits(names, asked)
+            if waiting and len(waiting) != said:
                 said = len(waiting)
-                log.warning("Waiting for approval at %s.", ", ".join(self._sites.name_of(m.client) for m in waiting))
-            if self._patience <= 0:
+                log.warning("Waiting for approval at %s.", ", ".join(names))
+            if not waiting or self._patience <= 0:
                 break
             pause = min(ASK_AGAIN, self._patience)
             self._patience -= pause
@@ -146,8 +153,9 @@ class GridFederation:
             passed = self._clock() - exchange.start
             asked = len(messages) - len(exchange.waiting)
             limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
-            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer.
-            done = not exchange.sent and (exchange.seconds or not exchange.waiting)
+            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer;
+            # one whose connection broke in this exchange has until the deadline to come back, as if it were slow.
+            done = not (exchange.sent or exchange.lost) and (exchange.seconds or not exchange.waiting)
             if done or passed >= limit:
                 break
             # Nobody answers in half of the usual time; looking for replies all the same would slow the SuperLink down.
@@ -187,6 +195,7 @@ class GridFederation:
                 self._greet(node)
             if node in self._sites.refused:
                 log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+        self._presence.saw(self._sites.connected, self._sites.refused.values())
 
     def _greet(self, node: int) -> None:
         now = self._clock()
@@ -274,6 +283,7 @@ class GridFederation:
             return
         for number, message in zip(self._grid.push_messages(ready), whose, strict=True):
             del exchange.waiting[message.client]
+            exchange.lost.discard(message.client)
             if number:
                 exchange.sent[number] = message
             else:
@@ -282,6 +292,10 @@ class GridFederation:
     def _receive(self, exchange: Exchange) -> None:
         for packet in self._pull(list(exchange.sent)):
             message = exchange.sent.pop(packet.metadata.reply_to_message_id)
+            if packet.has_error() and packet.error.code == GONE:
+                exchange.waiting[message.client] = message
+                exchange.lost.add(message.client)
+                continue
             if packet.has_content():
                 exchange.bytes_up += wire_size(packet.content)
             answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))

@@ -61,6 +61,15 @@ class Temporary:
 
 
 @dataclass(frozen=True)
+class Changed(Temporary):
+    """As temporary, and the client comes back with other records: it had half of its own, by target, then the rest."""
+
+    def back(self, stage: Stage) -> int:
+        """The round, counted from 0, from which it has the other half."""
+        return -(-stage.rounds // 3)
+
+
+@dataclass(frozen=True)
 class Forever:
     """The largest client leaves at 1/6 of the run and never returns."""
 
@@ -290,6 +299,7 @@ def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
 SCENARIOS: dict[str, type] = {
     "none": Nobody,
     "temporary": Temporary,
+    "changed": Changed,
     "forever": Forever,
     "never": Never,
     "sequential": Sequential,

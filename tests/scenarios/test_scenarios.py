@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.client import TRAIN
+from holdfast.client import TRAIN, samples_in
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Message, Reply
-from holdfast.runs.experiment import from_changes, from_table
+from holdfast.digests.digest import open_digest
+from holdfast.play import run
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_changes, from_table
 from holdfast.scenarios import (
     SCENARIOS,
     Arrival,
@@ -258,3 +261,18 @@ def test_a_site_behind_another_is_away_with_it() -> None:
             choose(SCENARIOS, Choice("through", {"links": links}), "scenario")
     with pytest.raises(HoldfastError, match="nowhere"):
         choose(SCENARIOS, Choice("through", {"links": "[[1, 0]]", "base": "nowhere"}), "scenario")
+
+
+def test_a_client_comes_back_with_other_records_and_a_new_digest() -> None:
+    keys = {"task": "fashion-mini", "samples": 200, "clients": 2, "rounds": 6, "model": "features", "workers": 0}
+    plan = make_plan(Experiment(**keys, scenario="changed", absence="feddig:refresh=2"))
+    largest = plan.stage.largest
+    client, other = (plan.client(id, plan.model(), None) for id in (largest, 1 - largest))
+    assert other.later is None
+    assert len(client.later) == len(client.train) == plan.stage.sizes[largest] // 2
+    assert int(client.train.labels.max()) <= int(client.later.labels.min())
+    assert samples_in(client, 1) is client.train
+    assert samples_in(client, 2) is client.later
+    sealed = run(plan.experiment).state.digests[largest]
+    digest = open_digest({name: tensor for name, tensor in sealed.items() if name != "claim"})
+    assert set(digest.labels.argmax(1).tolist()) <= set(client.later.labels.tolist())

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from holdfast import __version__
-from holdfast.cli import reporting
+from holdfast.cli import forgetting, reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
@@ -189,21 +189,7 @@ def methods(
     list_methods(kind)
 
 
-@app.command(rich_help_panel=RUNS)
-def forget(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    site: Annotated[str, typer.Option(help="The member that withdraws, by its name.")],
-    replay: Annotated[bool, typer.Option("--replay", help="Play the rounds again without it, if need be all.")] = False,
-) -> None:
-    """Delete what a run keeps of a member that withdraws, and train or play its model again without it."""
-    from holdfast.cli.screen import screen
-    from holdfast.play import forget as forget_site
-
-    done = forget_site(run, site, replay)
-    console = screen(wrap=True)
-    console.print(done.sentence, markup=False)
-    if done.model == "still knows":
-        console.print("Play it again without that member: add --replay.")
+app.command(rich_help_panel=RUNS)(forgetting.forget)
 
 
 @app.command(rich_help_panel=RUNS)

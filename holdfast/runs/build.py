@@ -37,7 +37,7 @@ from holdfast.models.networks import Layout, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
-from holdfast.privacy.ledger import read_policy
+from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
     check_late,
     choose_late,
@@ -55,6 +55,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
 from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
+from holdfast.runs.secure_sums import check_plan
 from holdfast.runs.start_weights import first_tensors
 from holdfast.scenarios import SCENARIOS, Changed, Scenario, Stage
 from holdfast.secure_sum.options import SecureSum
@@ -262,7 +263,7 @@ def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> 
         return None
     if len(task.shape) != 3 or "image" not in inputs:
         raise HoldfastError("augment: only a model that reads images has use for it; leave it out, or name a model.")
-    if experiment.protect.name != "none":
+    if experiment.protect.name == DP_SGD:
         raise HoldfastError("augment: protected updates are not augmented; leave out augment, or protect.")
     return augment
 
@@ -271,8 +272,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if isinstance(options, SecureSum):
-        if method.bench.about.person is not None:
-            raise HoldfastError("protect: 'secure-sum' promises for records, not for patients so far; leave it out.")
+        check_plan(method)
         return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method

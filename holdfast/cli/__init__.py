@@ -196,24 +196,32 @@ app.command(rich_help_panel=RUNS)(forgetting.forget)
 
 @app.command(rich_help_panel=RUNS)
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, ...")],
-    scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, tournament, ...")
+    ],
+    scale: Annotated[
+        str, typer.Option(help="small: minutes; paper: the paper's settings and data; full: of the tournament.")
+    ] = "small",
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (feddig-*; may be repeated).")
+        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (not fedtest-*; may be repeated).")
     ] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
-    """Reproduce a table or figure of the papers: ours beside theirs."""
+    """Reproduce a table or figure of the papers, ours beside theirs, or play the tournament of all methods."""
     if name.startswith("fedtest"):
         from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 
         if only:
             raise HoldfastError("reproduce --only: the figures of FedTest are played whole.")
         reproduce_fedtest(name, scale, data, out, seeds, set or [], json)
+    elif name == "tournament":
+        from holdfast.cli.reproducing_tournament import play_tournament
+
+        play_tournament(scale, data, out, seeds, set or [], json, only or [])
     else:
         from holdfast.cli.reproducing import reproduce_paper
 

@@ -179,9 +179,11 @@ def client_called(experiment: Experiment, site: str) -> int:
     """The number of the client with this name."""
     names = [experiment.name_of(client) for client in range(experiment.clients)]
     usual = [f"site-{client}" for client in range(experiment.clients)]
-    for known in (names, usual):
-        if site in known:
-            return known.index(site)
+    found = {known.index(site) for known in (names, usual) if site in known}
+    if len(found) > 1:
+        raise HoldfastError(f"--site: {site!r} names one client in the experiment and another over Flower; rename it.")
+    if found:
+        return found.pop()
     raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
 
 

@@ -8,6 +8,7 @@ from holdfast.client.digest import DIGEST, DigestReply, DigestRequest
 from holdfast.client.evaluate import EVALUATE, EvaluateReply, EvaluateRequest
 from holdfast.client.scale import SCALE, ScaleReply, ScaleRequest
 from holdfast.client.secure_sum import SECURE_SUM, SumReply, SumRequest
+from holdfast.client.secure_train import SECURE_TRAIN, SecureTrainRequest
 from holdfast.client.train import TRAIN, TrainReply, TrainRequest, samples_in
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "EVALUATE",
     "SCALE",
     "SECURE_SUM",
+    "SECURE_TRAIN",
     "TRAIN",
     "Client",
     "DigestReply",
@@ -23,6 +25,7 @@ __all__ = [
     "EvaluateRequest",
     "ScaleReply",
     "ScaleRequest",
+    "SecureTrainRequest",
     "SumReply",
     "SumRequest",
     "TrainReply",

@@ -27,8 +27,9 @@ from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.dp_sgd import Guard
 from holdfast.privacy.gate import House, house_of, let_out, pass_gate
 from holdfast.privacy.ledger import OPENED, Policy
-from holdfast.privacy.noise import system
+from holdfast.privacy.noise import Whole, system
 from holdfast.privacy.patients import first_each, for_patients
+from holdfast.secure_sum.keys import Keyring
 from holdfast.secure_sum.member import Member
 from holdfast.secure_sum.options import SecureSum
 from holdfast.trust.backdoor_probe import Stamped
@@ -48,14 +49,18 @@ class Client(Owner):
     algorithm: FedAvg
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
+    later: Samples | None = None  # what it trains on from a round on, in simulations of data that change
+    later_from: int = 0  # that round, counted from 0
     guard: Guard | None = None  # protects its updates
     augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest
+    keyring: Keyring | None = None  # a real site's keys for secure sums; none: simulated ones
     desk: dict[tuple[int, int, int], Member] = field(default_factory=dict)  # secure sums, by round, stage and attempt
+    learnt: dict[int, Whole] = field(default_factory=dict)  # of this round, for a secure sum of updates
     paid: list[bool] = field(default_factory=list)  # whether a second stage is paid for
-    opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # where it has no folder
+    opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # those that it knows of
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
     interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
 

@@ -95,7 +95,7 @@ class GridFederation:
         self._takes_late = takes_late
         self._owed: dict[str, Message] = {}  # the same, where late updates count -> the message
         self._arrived: dict[int, Late] = {}  # client -> its late answer to an earlier round
-        self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
+        self._medians: dict[str, float] = {}  # job, and its step where it has some -> seconds of its last exchange
         self._looked = -1.0
 
     @property
@@ -143,7 +143,7 @@ class GridFederation:
         if not messages:
             return []
         exchange = Exchange(self._clock(), {message.client: message for message in messages})
-        job = messages[0].job
+        job = f"{messages[0].job} {messages[0].scalars.get('step', '')}"
         self._looked = -1.0
         while True:
             self._look_around()

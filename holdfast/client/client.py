@@ -51,6 +51,8 @@ class Client(Owner):
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     compress: Compression = field(default_factory=Compression)  # what of its update it sends
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
+    later: Samples | None = None  # what it trains on from a round on, in simulations of data that change
+    later_from: int = 0  # that round, counted from 0
     guard: Guard | None = None  # protects its updates
     augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors

@@ -176,7 +176,7 @@ def secret() -> int:
 
 
 def samples_in(client: Client, round: int) -> Samples:
-    """The samples that a client trains on: its own, or poisoned ones once its attack is awake."""
+    """The samples that a client trains on: its own, those it has by then, or poisoned ones once its attack is awake."""
     if client.poisoned is not None and awake(client.attack, round, "data"):
         return client.poisoned
-    return client.train
+    return client.later if client.later is not None and round >= client.later_from else client.train

@@ -20,7 +20,7 @@ from holdfast.learning.late import LATE, LateReplies
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from holdfast.learning.settings import Learning, Optimizer
+from holdfast.learning.settings import Group, Learning, Optimizer
 from holdfast.method import Method
 from holdfast.models.networks import weights_of
 from holdfast.runs.experiment import Experiment
@@ -68,21 +68,24 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
     )
 
 
-def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[tuple[str, float], ...]:
-    """Patterns of weights' names with the factor of lr for each; refused if one means nothing, or nothing learns."""
-    groups: list[tuple[str, float]] = [FROZEN] if experiment.scaling == "federated" else []
+def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[Group, ...]:
+    """Patterns of weights' names, factors of lr and weight_decay; refused if one means nothing, or nothing learns."""
+    groups: list[Group] = [FROZEN] if experiment.scaling == "federated" else []
     names = [name for name, _ in network.named_parameters()]
     for said in experiment.groups or ():
-        pattern, _, number = said.rpartition(":")
-        factor = convert(number, float, f"groups, {brief(said)}")
-        if not pattern or not 0 <= factor < math.inf:
-            raise HoldfastError(f"groups: expected 'pattern:factor' such as 'conv*:0', got {brief(said)}.")
-        taken = [name for name in names if any(fnmatchcase(name, earlier) for earlier, _ in groups)]
+        pattern, *numbers = said.split(":")
+        factor, *decay = [convert(number, float, f"groups, {brief(said)}") for number in numbers] or [math.nan]
+        if not pattern or len(decay) > 1 or not all(0 <= one < math.inf for one in (factor, *decay)):
+            raise HoldfastError(
+                "groups: expected 'pattern:factor' such as 'conv*:0', or with the factor of weight_decay "
+                f"'*bias:1:0', got {brief(said)}."
+            )
+        taken = [name for name in names if any(fnmatchcase(name, earlier[0]) for earlier in groups)]
         if not any(fnmatchcase(name, pattern) for name in names if name not in taken):
             raise HoldfastError(f"groups: no weight is left for {brief(pattern)}; the model has {listed(names)}.")
         if algorithm.needs_reach and factor not in (0, 1):
             raise HoldfastError(f"groups: {experiment.algorithm} needs one lr for all weights that learn; say 0 or 1.")
-        groups.append((pattern, factor))
+        groups.append((pattern, factor, decay[0]) if decay else (pattern, factor))
     if groups and not any(Learning(groups=tuple(groups)).factor(name) for name in names):
         raise HoldfastError("groups: every weight is frozen, so nothing can be learnt; leave one group above 0.")
     return tuple(groups)

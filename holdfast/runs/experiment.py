@@ -59,7 +59,7 @@ class Experiment:
     optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
     augment: str = "none"  # of the images that clients train on: flip, crop:4, both, or module:function
     accumulate: int = 1  # parts in which a batch's gradient is computed, one after another: less memory, the same step
-    groups: tuple[str, ...] | None = None  # "pattern:factor" of lr for weights by name, 0 freezes; the first counts
+    groups: tuple[str, ...] | None = None  # "pattern:factor" of lr by weights' names, 0 freezes; ":factor" of decay
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round

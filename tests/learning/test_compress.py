@@ -65,7 +65,7 @@ def test_it_travels_in_few_bytes_and_loses_nothing(rule: Compression) -> None:
 
 def forged(form: str, shape: list[int], data: bytes, group: str = "delta") -> RecordDict:
     records = encode(Letter(0, 1, "train", {f"{group}/w": torch.ones(1)}))
-    records["words"]["layout"] = json.dumps({group: [[f"{group}/w", "float32", shape, form]]})
+    records["words"]["layout"] = json.dumps({group: [[f"{group}/w", "float32", shape, form]]})  # type: ignore[assignment]
     records["tensors"] = ArrayRecord({group: Array("uint8", (len(data),), RAW, data)})
     return records
 

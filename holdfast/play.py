@@ -99,6 +99,7 @@ def run(
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
     try:
+        held.keep_schema(plan.task.schema)
         return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
@@ -126,6 +127,7 @@ def resume(
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
         plan = with_secret(make_plan(held.experiment), secret)
+        held.check_schema(plan.task.schema)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
@@ -177,9 +179,11 @@ def client_called(experiment: Experiment, site: str) -> int:
     """The number of the client with this name."""
     names = [experiment.name_of(client) for client in range(experiment.clients)]
     usual = [f"site-{client}" for client in range(experiment.clients)]
-    for known in (names, usual):
-        if site in known:
-            return known.index(site)
+    found = {known.index(site) for known in (names, usual) if site in known}
+    if len(found) > 1:
+        raise HoldfastError(f"--site: {site!r} names one client in the experiment and another over Flower; rename it.")
+    if found:
+        return found.pop()
     raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
 
 

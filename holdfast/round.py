@@ -100,7 +100,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         credibility=judged.credibility,
         suspects=both(judged.suspects, method.absence.doubts(after)),
         loss=loss,
-        bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
+        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],

@@ -259,7 +259,7 @@ class Site:
             elif samples is not None:
                 own = samples(self.config)
             if away or samples is not None:
-                parts = list(plan.parts)
+                parts = [(part[:0], part[:0], part[:0]) for part, _, _ in plan.parts]  # the others' are elsewhere
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
                 parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)

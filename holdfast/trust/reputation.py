@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
@@ -38,6 +39,7 @@ def first_memory(clients: int) -> Tensors:
         "testified": rounds.clone(),  # in which it was a witness
         "testers": torch.zeros(clients, dtype=torch.bool),
         "charged": values.clone(),  # with harm that the floor found, and the rest of earlier charges
+        "opposed": values.clone(),  # long average of the cosine of its update with what the others' come to
         "scale": torch.zeros((), dtype=torch.float64),
     }
 
@@ -130,8 +132,26 @@ def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
     return np.asarray(memory["planted"].numpy()[list(clients)] < RAMPS["planted"][0])
 
 
+def compare_with_others(
+    memory: Tensors, rows: Tensor, weights: Values, clients: Sequence[int], acting: Sequence[int], slow: float
+) -> Tensors:
+    """Step 9: how each update lies to the weighted sum of all others', which no witness has a say in; of those who act
+    themselves, by their places."""
+    rows, shares = rows.double(), torch.from_numpy(weights)[:, None]
+    others = shares.T @ rows - shares * rows
+    cosines = torch.nn.functional.cosine_similarity(rows, others, dim=1)
+    opposed, who = memory["opposed"].clone(), [clients[place] for place in acting]
+    opposed[who] += slow * (cosines[list(acting)] - opposed[who])
+    return {**memory, "opposed": opposed}
+
+
+def opposes(memory: Tensors, client: int) -> bool:
+    """Whether a client's updates go against what the others' come to, on the long average."""
+    return float(memory["opposed"][client]) < 0
+
+
 def why(memory: Tensors, client: int) -> str:
-    """What speaks against a client."""
+    """What witnesses say against a client."""
     help_given = float(memory["reputation"][client])
     if planting(memory, [client])[0]:
         return (

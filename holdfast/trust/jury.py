@@ -13,7 +13,7 @@
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
-                   the median of the witnesses, believed at once and forgiven slowly;
+                   the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
@@ -137,7 +137,8 @@ class Jury(Trust):
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state)
-        memory = blame(state.trust, reports.innocence, clients)
+        forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
+        memory = blame(state.trust, reports.innocence, clients, forgiven)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]

@@ -15,7 +15,6 @@ from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
 
 RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
-FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 CHARGE = 0.75  # what is left of a charge after a round: who is charged once is heard again in full after a few
@@ -95,8 +94,9 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling
         memory[name][pardoned] = 0
 
 
-def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one.
+def blame(memory: Tensors, innocence: Told, clients: Sequence[int], forgiven: float) -> Tensors:
+    """Step 7: what is known after this round's search for backdoors, if there was one; one that finds less than those
+    before counts for the share that is forgiven.
 
     All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
     """
@@ -106,7 +106,7 @@ def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
     found = -weighted_median(-matrix_of(innocence, witnesses, clients), np.ones(len(witnesses)))
     planted = memory["planted"].clone()
     before = planted.numpy()[list(clients)]
-    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + FORGIVEN * (found - before)))
+    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + forgiven * (found - before)))
     return {**memory, "planted": planted}
 
 

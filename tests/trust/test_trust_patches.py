@@ -109,13 +109,13 @@ def test_a_witness_with_one_class_and_a_model_without_gradient_blame_nobody() ->
 
 def test_blame_is_believed_at_once_forgiven_slowly_and_one_liar_changes_nothing() -> None:
     reports = {w: {0: 0.5, 1: 0.3, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
-    memory = blame(first_memory(5), reports, [0, 1, 2])
+    memory = blame(first_memory(5), reports, [0, 1, 2], 0.03)
     assert memory["planted"].tolist() == pytest.approx([0, -0.4, 0, 0, 0])
     assert standing(memory, range(5)).tolist() == [1, 0, 1, 1, 1]
     assert planting(memory, range(5)).tolist() == [False, True, False, False, False]
-    better = blame(memory, {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)}, [0, 1, 2])
+    better = blame(memory, {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)}, [0, 1, 2], 0.03)
     assert better["planted"].tolist() == pytest.approx([0, -0.4 * 0.97, 0, 0, 0])
-    assert blame(better, {}, [0, 1, 2]) is better  # no search, no change
+    assert blame(better, {}, [0, 1, 2], 0.03) is better  # no search, no change
 
 
 class Answers:

@@ -30,6 +30,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
+from holdfast.runs.scaling import learn_scaling
 from holdfast.runs.store import EXCHANGES, Run
 from holdfast.runs.withdrawal import (
     NEVER_KNEW,
@@ -98,6 +99,7 @@ def run(
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
     try:
+        held.keep_schema(plan.task.schema)
         return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
@@ -125,6 +127,7 @@ def resume(
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
         plan = with_secret(make_plan(held.experiment), secret)
+        held.check_schema(plan.task.schema)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
@@ -176,9 +179,11 @@ def client_called(experiment: Experiment, site: str) -> int:
     """The number of the client with this name."""
     names = [experiment.name_of(client) for client in range(experiment.clients)]
     usual = [f"site-{client}" for client in range(experiment.clients)]
-    for known in (names, usual):
-        if site in known:
-            return known.index(site)
+    found = {known.index(site) for known in (names, usual) if site in known}
+    if len(found) > 1:
+        raise HoldfastError(f"--site: {site!r} names one client in the experiment and another over Flower; rename it.")
+    if found:
+        return found.pop()
     raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
 
 
@@ -258,6 +263,9 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
+    if state.round == 0:
+        state, lacking = learn_scaling(state, federation, plan.method)
+        found = [*found, *lacking]
     while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         record = forget_withdrawn(folder, state, record)

@@ -32,6 +32,7 @@ from holdfast.core.validate import all_finite, bounded_buffers, validate
 from holdfast.method import Method
 from holdfast.one_exchange import exchange_digests, exchange_total
 from holdfast.record import Clock, Record
+from holdfast.secure_round import play_secure_round
 from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement
 from holdfast.trust.base import check_judgement
@@ -44,6 +45,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     """State in, state out: nothing else changes."""
     if method.algorithm.one_message:
         return (exchange_digests if method.secure is None else exchange_total)(state, federation, method)
+    if method.secure is not None:
+        return play_secure_round(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
@@ -98,7 +101,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         credibility=judged.credibility,
         suspects=both(judged, method.absence.doubts(after)),
         loss=loss,
-        bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
+        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],

@@ -101,6 +101,13 @@ def warm_commands() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Whatever is cached, is cached here."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def marker() -> Iterator[str]:
     """A word for the command lines of a test's processes: whatever still runs under it in the end is killed."""
     from engine_helpers import marked

@@ -116,11 +116,15 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         check_features(self, context.bench.about)
         producer = context.bench.producer
         guidance = {} if producer is None else guidance_of(producer)
-        return {"stood_in": torch.full((context.clients,), -1), **guidance}
+        came = {"came": torch.full((context.clients,), -1)} if self.refresh else {}  # the round of each digest
+        return {"stood_in": torch.full((context.clients,), -1), **came, **guidance}
 
     def wants_digest(self, state: State, client: int) -> bool:
-        due = self.refresh > 0 and state.round % self.refresh == 0
-        return due or client not in state.digests
+        """At first, and once in each period of `refresh` rounds: of who was away when it began, when it is back."""
+        if client not in state.digests or not self.refresh:
+            return client not in state.digests
+        came = int(state.absence["came"][client]) if "came" in state.absence else state.round - 1  # of earlier versions
+        return came // self.refresh < state.round // self.refresh
 
     def receive(
         self, state: State, replies: Sequence[Reply], context: Context
@@ -225,6 +229,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
         """Lines 20-22; before it, what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, context)}
+        absence |= self.arrivals(before, after)
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
         if self.believed(after) and self.server_epochs:
@@ -235,6 +240,14 @@ class FedDig(ReleaseOptions, AbsencePolicy):
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
             memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
+
+    def arrivals(self, before: State, after: State) -> Tensors:
+        """When each digest came, where new ones are asked for."""
+        if "came" not in after.absence:
+            return {}
+        came = after.absence["came"].clone()
+        came[[client for client, one in after.digests.items() if before.digests.get(client) is not one]] = before.round
+        return {"came": came}
 
     def learn_from_digests(self, state: State, context: Context, first: bool) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""

@@ -7,7 +7,7 @@ import shlex
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -61,9 +61,11 @@ def up(
         console.print(WARNING)
     end_on_term()
     names = usual_names(experiment.clients)
-    with local(out, names, secure=not insecure, tables=tables_in(out, experiment, names)) as here:
+    tables, sums = tables_in(out, experiment, names), experiment.protect.name == "secure-sum"
+    with local(out, names, secure=not insecure, tables=tables, signing=sums) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
-        here.begin(app, out=str(out / "run"), enough=enough, half=half, sites=",".join(names))
+        settings: dict[str, Any] = {"members": str(here.members)} if sums else {}
+        here.begin(app, out=str(out / "run"), enough=enough, half=half, sites=",".join(names), **settings)
         failed = follow(console, here, experiment, out / "run")
     console.print("Everything is down again.")
     end_with(failed and not allow_failures)
@@ -107,6 +109,22 @@ def keys(
     console.print(f"Give each site ca.crt and its own .key from {folder}; register its .pub under its name:")
     for site in names:
         console.print(f"  flwr supernode register {shlex.quote(f'{folder / site}.pub')} NAME --name {site}")
+
+
+@flower_app.command()
+def members(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The members' public keys, SITE.pub.")],
+) -> None:
+    """Show the fingerprints of the members' public keys, for people to compare by telephone."""
+    from holdfast.digests.origin import fingerprint_of_key, known_keys
+
+    known = known_keys(folder)
+    if not known:
+        raise HoldfastError(f"{folder} has no public key; put there what each site got from `holdfast digest key`.")
+    console = screen(wrap=True)
+    for site, key in known.items():
+        console.print(f"{fingerprint_of_key(key)}  {site}", highlight=False)
+    console.print("Each site compares the line of every other with what that site reads out of its own file.")
 
 
 @flower_app.command()

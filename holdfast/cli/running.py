@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
-from holdfast.cli.screen import screen
+from holdfast.cli.screen import FAILED, screen
 from holdfast.core.failures import LOG
 from holdfast.core.names import plural
 from holdfast.core.types import by_scenario
@@ -32,9 +32,6 @@ from holdfast.runs.rehearse import refuse_without_effect
 from holdfast.runs.store import Run
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-FAILED = 3  # exit code of what was done to its end and came to nothing
 
 
 def run_file(

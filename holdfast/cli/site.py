@@ -111,16 +111,32 @@ def withdraw_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment, as the site has it.")],
     folder: Folder,
     by: By,
+    request: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a signed request too, for a run that has ended.")
+    ] = None,
+    site: Annotated[str | None, typer.Option(help="Of a request: this site's name, as the moderator knows it.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Of a request: this site's own key, SITE.key.")] = None,
 ) -> None:
-    """Leave an experiment for good: at its next question the moderator is told to delete this site's digest."""
+    """Leave an experiment for good: at its next question the moderator is told to delete this site's digest.
+
+    After a run has ended nobody asks any more: send the moderator a request then.
+    """
+    from holdfast.core.files import write_file
     from holdfast.flower.deploy.policy import fingerprint_of, withdraw
+    from holdfast.flower.deploy.withdrawal_request import request_of
     from holdfast.runs.experiment import load
 
-    fingerprint = fingerprint_of(load(file))
+    experiment = load(file)
+    if request is not None and (site is None or key is None):
+        raise HoldfastError("--request: say which site asks and sign it, with --site NAME and --key SITE.key.")
+    signed = b"" if request is None else request_of(experiment, str(site), by, Path(str(key)))
+    fingerprint = fingerprint_of(experiment)
     withdraw(folder / fingerprint[:16], by)
-    Console(highlight=False, soft_wrap=True).print(
-        escape(f"This site has withdrawn from {fingerprint[:16]}; nothing of it is answered from now on.")
-    )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(escape(f"This site has withdrawn from {fingerprint[:16]}; nothing of it is answered from now on."))
+    if request is not None:
+        write_file(request, signed)
+        console.print(escape(f"Send {request} to the moderator, for `holdfast forget RUN --request`."))
 
 
 @site_app.command("pause")

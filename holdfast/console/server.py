@@ -151,7 +151,8 @@ def write_privacy(folder: Path, policy: Path | None, memory: Path) -> str:
     client = bound if isinstance(bound, int) else names.index(folder.name) if folder.name in names else 0
     plan, _ = site.plan(client)
     guard = plan.guard.options.policy if plan.guard else plan.method.absence.named_policy
-    subject = subject_at(f"{asked.experiment.method} at {folder.name}", plan, client, house_of(memory, guard))
+    data = Path(asked.node.get("table") or asked.node.get("records") or "").name
+    subject = subject_at(folder.name, asked.experiment.method, data, plan, client, house_of(memory, guard))
     return as_html(examine(subject, system(), client, TRIALS, see=False))
 
 

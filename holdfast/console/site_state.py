@@ -143,7 +143,7 @@ def read_asked(folder: Path, found: Sequence[Case]) -> Asked:
 
 
 def refusals(book: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int, int]]:
-    """Each job and reason once, the most recent first; what people here decided is not one. The book counts from 0."""
+    """Each job and reason once, the most recent first; what people here decided is not one."""
     count: Counter[tuple[str, str]] = Counter()
     last: dict[tuple[str, str], int] = {}
     for line in book:
@@ -151,7 +151,7 @@ def refusals(book: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, int, int
             key = str(line.get("job")), str(line["refused"])
             count[key] += 1
             last.pop(key, None)
-            last[key] = line["round"] + 1 if isinstance(line.get("round"), int) else 0
+            last[key] = line["round"] if isinstance(line.get("round"), int) else 0
     return [(job, sentence_of(code), count[job, code], round) for (job, code), round in reversed(last.items())]
 
 

@@ -20,6 +20,8 @@ from holdfast.report.page import page
 from holdfast.report.payload import payload
 from holdfast.report.run_data import is_run, read_story
 from holdfast.report.serving import LocalHandler, serving
+from holdfast.report.sites_now import sites_now
+from holdfast.runs.presence import PRESENCE
 
 LOOK = 0.3  # seconds between two looks at the folder
 BREATH = 10.0  # seconds after which an idle stream says that it is alive
@@ -46,6 +48,8 @@ class Folder:
             with suppress(FileNotFoundError):
                 size = (run / "rounds.jsonl").stat().st_size
                 found.append((run, (run / "model.safetensors").exists(), size, has_stopped(run)))
+            with suppress(FileNotFoundError):
+                found.append((run / PRESENCE).stat().st_mtime_ns)
         return tuple(found)
 
     def finished(self) -> bool:
@@ -55,9 +59,11 @@ class Folder:
 
     def payload(self) -> dict[str, Any]:
         runs = self.runs()
-        told = payload([read_story(run) for run in runs])
-        for run, words in zip(runs, told["runs"], strict=True):
-            words["stopped"] = has_stopped(run)
+        stories = [read_story(run) for run in runs]
+        told = payload(stories)
+        for story, words in zip(stories, told["runs"], strict=True):
+            words["stopped"] = has_stopped(story.folder)
+            words["now"] = sites_now(story)
         return {**told, "live": True}
 
 

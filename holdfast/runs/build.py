@@ -37,9 +37,10 @@ from holdfast.models.networks import Layout, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
-from holdfast.privacy.ledger import read_policy
+from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
     check_late,
+    choose_compression,
     choose_late,
     choose_learning,
     choose_schedule,
@@ -55,8 +56,9 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
 from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
+from holdfast.runs.secure_sums import check_plan
 from holdfast.runs.start_weights import first_tensors
-from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.scenarios import SCENARIOS, Changed, Scenario, Stage
 from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
@@ -91,7 +93,10 @@ class Plan:
         train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
         method, seed = self.method, self.experiment.seed
         attack = self.attack if id in self.hostile else None
-        poisoned = None
+        poisoned, later = None, None
+        if isinstance(self.scenario, Changed) and id == self.stage.largest:
+            train, other = halves(train)
+            later = self.prepare(other)
         if attack is not None and "data" in attack.kind:
             poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
         return Client(
@@ -108,6 +113,7 @@ class Plan:
             learning=method.learning,
             algorithm=method.algorithm,
             absence=method.absence,
+            compress=method.compress,
             poisoned=poisoned,
             guard=self.guard,
             secure=method.secure,
@@ -116,6 +122,8 @@ class Plan:
             trust=method.trust,
             interval_from=self.interval_from,
             home=self.home(),
+            later=later,
+            later_from=self.scenario.back(self.stage) if isinstance(self.scenario, Changed) else 0,
         )
 
     def encode_ahead(self, threads: int) -> None:
@@ -168,6 +176,13 @@ class Plan:
             trust=method.trust.begin(method.clients),
             server_optimizer=method.server_optimizer.begin(common),
         )
+
+
+def halves(samples: Samples) -> tuple[Samples, Samples]:
+    """Two halves of some samples by their targets, as many in one as in the other."""
+    targets, half = samples.labels.reshape(len(samples), -1)[:, 0], len(samples) // 2
+    order = targets.argsort(stable=True)
+    return samples.take(order[:half]), samples.take(order[half : 2 * half])
 
 
 def make_plan(experiment: Experiment) -> Plan:
@@ -250,7 +265,7 @@ def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> 
         return None
     if len(task.shape) != 3 or "image" not in inputs:
         raise HoldfastError("augment: only a model that reads images has use for it; leave it out, or name a model.")
-    if experiment.protect.name != "none":
+    if experiment.protect.name == DP_SGD:
         raise HoldfastError("augment: protected updates are not augmented; leave out augment, or protect.")
     return augment
 
@@ -259,8 +274,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if isinstance(options, SecureSum):
-        if method.bench.about.person is not None:
-            raise HoldfastError("protect: 'secure-sum' promises for records, not for patients so far; leave it out.")
+        check_plan(method)
         return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method
@@ -305,6 +319,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        compress=choose_compression(experiment, algorithm),
         late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )

@@ -25,6 +25,7 @@ REPLAYED = "played again without it, from round {}"
 STILL_KNOWS = "still knows"
 NEVER_KNEW = "never knew it"
 PAGES = ("report.html", "privacy.html")  # made of the run's files; they can be made again
+TITLE = b"What leaves the house"  # of a privacy page, which may show a member's records and have any name
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,20 @@ def delete_files(run: Run, client: int) -> list[str]:
             gone += [f.relative_to(folder).as_posix() for f in sorted(path.rglob("*")) if f.is_file()]
             gone += [path.relative_to(folder).as_posix()] if path.is_file() else []
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    aside = [*(folder / "checkpoints").glob("*.damaged"), *(folder / name for name in PAGES)]
+    aside = [*(folder / "checkpoints").glob("*.damaged"), *pages_in(folder)]
     for path in [*sorted((folder / "digests").glob(f"{client:04d}-*")), *aside]:
         if path.is_file():
             gone.append(path.relative_to(folder).as_posix())
             path.unlink()
     return gone
+
+
+def pages_in(folder: Path) -> list[Path]:
+    """Reports and privacy pages beside a run's files, with their signatures."""
+    named = [folder / name for name in PAGES]
+    others = [path for end in ("html", "pdf") for path in folder.glob(f"*.{end}") if TITLE in path.read_bytes()]
+    pages = sorted({*named, *others})
+    return [*pages, *(page.with_name(page.name + ".sig") for page in pages)]
 
 
 def first_heard(records: Sequence[Record], client: int) -> int | None:

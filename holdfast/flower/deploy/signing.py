@@ -2,7 +2,8 @@
 
 What is signed (Ed25519, the keys of `holdfast digest key`) is the experiment, the round, the client, the SHA-256 of the
 model that it started from, and the SHA-256 of the update as it leaves. So no update can be taken for one of another
-member, round, experiment or model. Members are known by the folder of public keys that a site's policy names.
+member, round, experiment or model. Members are known by the folder of public keys that a site's policy names. In secure
+sums the same keys sign what members send each other (secure_sum/).
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from holdfast.client import SECURE_TRAIN, TRAIN
+from holdfast.client.secure_sum import JOIN, LETTER
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
+from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, pack, unpack
 from holdfast.digests.compact import sha256_of
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.engine.codec import as_sent
+from holdfast.secure_sum.keys import Keyring
 from holdfast.trust.testing import TEST
 
 SCHEMA = "holdfast-update/1"
@@ -66,6 +73,17 @@ def check_relayed(members: Path, experiment: str, message: Message, base: str | 
         used.add(name)
 
 
+def keyring_from(key: Path | None, members: Path | None) -> Keyring | None:
+    """A site's keys for secure sums; none where it has no key of its own, or knows no members."""
+    if key is None or members is None:
+        return None
+    try:
+        signer, known = load_key(key), frozenset(known_keys(members).values())
+    except HoldfastError as error:
+        raise Refusal("policy", f"secure sum: {error}") from None
+    return Keyring(signer, lambda member, told: told in known)
+
+
 class SignedFederation(Around):
     """A federation at the moderator in which an update counts only if the key of its site signed it."""
 
@@ -87,7 +105,13 @@ class SignedFederation(Around):
         if isinstance(answer, Late):
             read = self._checked(answer.asked, answer.reply, bases)
             return answer if isinstance(read, Reply) else read
-        if message.job != "train" or isinstance(answer, Absent):
+        if isinstance(answer, Absent):
+            return answer
+        if message.job == SECURE_TRAIN.name or message.scalars.get("step") == JOIN:
+            key = bytes_of(answer.tensors.get(f"sum/{LETTER}", torch.empty(0)))
+            known = key.hex() == self._keys[self._names[message.client]]
+            return answer if known else Absent(message.client, "showed another key than its site's: it was refused")
+        if message.job != TRAIN.name:
             return answer
         first = id(next(iter(message.tensors.values()), None))
         if first not in bases:

@@ -5,7 +5,7 @@ What the node's operator says in `--node-config`:
     site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
-    signing-key   its own Ed25519 key, with which it signs the updates that it sends (optional)
+    signing-key   its own Ed25519 key, with which it signs its updates, and its part of secure sums (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     table         the site's own table, of an experiment whose task is a schema
     records       the site's own images, series or texts, of an experiment whose task is a description
@@ -27,7 +27,7 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
+from holdfast.client import DIGEST, SECURE_SUM, SECURE_TRAIN, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, append, code_of, full_text
@@ -53,7 +53,7 @@ from holdfast.flower.deploy.policy import (
     read_site_policy,
 )
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
-from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
+from holdfast.flower.deploy.signing import base_of, check_relayed, keyring_from, sign_update
 from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
 from holdfast.method import Method
@@ -180,13 +180,7 @@ class Site:
             raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")
         if not named or not self.config.get("schema"):
             return
-        ours, theirs = read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task))
-        if ours.fingerprint != theirs.fingerprint:
-            raise Refusal(
-                "schema",
-                f"{self.config['schema']} is {ours.name}, version {ours.version}, and the experiment goes by "
-                f"{theirs.name}, version {theirs.version}: they do not say the same.",
-            )
+        refuse_other_schema(read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task)))
 
     @property
     def table_version(self) -> str:
@@ -265,7 +259,7 @@ class Site:
             elif samples is not None:
                 own = samples(self.config)
             if away or samples is not None:
-                parts = list(plan.parts)
+                parts = [(part[:0], part[:0], part[:0]) for part, _, _ in plan.parts]  # the others' are elsewhere
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
                 parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
@@ -286,13 +280,17 @@ class Site:
             check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
         book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
-        if message.job == DIGEST.name and not self.policy.digest:
+        digests = message.job == DIGEST.name or (message.job == SECURE_SUM.name and own.method.algorithm.one_message)
+        if digests and not self.policy.digest:
             raise Refusal("digest-kept", "policy: digest = false, and the experiment asks for nothing else.")
         kept: Tensors = {}
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
             kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
-        reply = perform(own.client, message)
+        client = own.client
+        if message.job in (SECURE_SUM.name, SECURE_TRAIN.name):
+            client = replace(client, keyring=keyring_from(self.signing_key, self.policy.members))
+        reply = perform(client, message)
         scalars = dict(reply.scalars)
         if "metrics" in scalars:
             note_metrics(self.memory, own.client.metrics, message.round, scalars)
@@ -303,6 +301,16 @@ class Site:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half, head=self.head)
+
+
+def refuse_other_schema(ours: Schema, theirs: Schema) -> None:
+    """Refuse a site's copy of the schema that says something else than the experiment's."""
+    if ours.fingerprint != theirs.fingerprint:
+        raise Refusal(
+            "schema",
+            f"{ours.where} is {ours.name}, version {ours.version}, and the experiment goes by "
+            f"{theirs.name}, version {theirs.version}: they do not say the same.",
+        )
 
 
 def schema_of(task: Task) -> Schema:

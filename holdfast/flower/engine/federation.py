@@ -26,6 +26,7 @@ from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
+from holdfast.runs.presence import PRESENCE, Presence
 
 log = logging.getLogger("holdfast")
 HELLO = "query.hello"
@@ -84,6 +85,7 @@ class GridFederation:
         self._wire = wire or Wire()
         self._journal = journal
         self._heads = Heads(journal and journal.with_name(HEADS))
+        self._presence = Presence(journal and journal.with_name(PRESENCE))
         self._take = pull or grid.pull_messages
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
@@ -93,7 +95,7 @@ class GridFederation:
         self._takes_late = takes_late
         self._owed: dict[str, Message] = {}  # the same, where late updates count -> the message
         self._arrived: dict[int, Late] = {}  # client -> its late answer to an earlier round
-        self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
+        self._medians: dict[str, float] = {}  # job, and its step where it has some -> seconds of its last exchange
         self._looked = -1.0
 
     @property
@@ -120,12 +122,16 @@ class GridFederation:
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         """Ask, and go on asking those who wait for approval as long as the run's patience lasts."""
         answers = dict(zip([m.client for m in messages], self._ask(messages), strict=True))
+        asked = [self._sites.name_of(message.client) for message in messages]
         said = 0
-        while waiting := [message for message in messages if awaits(answers[message.client])]:
-            if len(waiting) != said:
+        while True:
+            waiting = [message for message in messages if awaits(answers[message.client])]
+            names = [self._sites.name_of(message.client) for message in waiting]
+            self._presence.waits(names, asked)
+            if waiting and len(waiting) != said:
                 said = len(waiting)
-                log.warning("Waiting for approval at %s.", ", ".join(self._sites.name_of(m.client) for m in waiting))
-            if self._patience <= 0:
+                log.warning("Waiting for approval at %s.", ", ".join(names))
+            if not waiting or self._patience <= 0:
                 break
             pause = min(ASK_AGAIN, self._patience)
             self._patience -= pause
@@ -137,7 +143,7 @@ class GridFederation:
         if not messages:
             return []
         exchange = Exchange(self._clock(), {message.client: message for message in messages})
-        job = messages[0].job
+        job = f"{messages[0].job} {messages[0].scalars.get('step', '')}"
         self._looked = -1.0
         while True:
             self._look_around()
@@ -189,6 +195,7 @@ class GridFederation:
                 self._greet(node)
             if node in self._sites.refused:
                 log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+        self._presence.saw(self._sites.connected, self._sites.refused.values())
 
     def _greet(self, node: int) -> None:
         now = self._clock()

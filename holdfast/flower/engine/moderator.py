@@ -7,7 +7,8 @@ What `flwr run --run-config` may say (each has a default):
     test              a table of the moderator's own to test on, where the task is a schema; without one the results are
                       the sites' own metrics
     sites             names of the sites, separated by commas, in the order of the clients
-    members           folder of the sites' public keys, SITE.pub: only updates that their site's key signed count
+    members           folder of the sites' public keys, SITE.pub: only updates that their site's key signed count, and
+                      secure sums are of these members alone
     deadline-times, deadline-least, deadline-longest    when a round closes: see deadline.py
     enough            do not wait for more replies than this (0: wait for all until the deadline)
     half              float16 on the wire: "none", "updates", or "both" ways
@@ -108,12 +109,17 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
     """The engine that asks Flower's nodes."""
 
     def engine(plan: Plan, folder: Path | None) -> Federation:
-        refuse_secure_sum(plan)
+        if plan.method.secure is not None and not settings["members"]:
+            raise HoldfastError(
+                "protect: 'secure-sum' needs the sites' public keys: say members=\"FOLDER\" of SITE.pub."
+            )
         clients = plan.experiment.clients
         names = site_names(settings) or usual_names(clients)
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         check_enough(settings, clients)
+        if plan.method.compress.keeps and settings["half"] != "none":
+            raise HoldfastError("half: with compress updates are sent in fewer bytes already; leave out one of them.")
         half_up, half_down = HALF[settings["half"]]
         pull = None
         if not isinstance(grid, InProcessGrid):
@@ -180,9 +186,3 @@ def log_round(record: Record) -> None:
     log.info("Round %d: %s", record.round, tested)
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)
-
-
-def refuse_secure_sum(plan: Plan) -> None:
-    """Members' long-term keys are simulated so far: across real sites nobody would know whose they are."""
-    if plan.method.secure is not None:
-        raise HoldfastError("protect: 'secure-sum' runs on the embedded engine only so far; leave it out over Flower.")

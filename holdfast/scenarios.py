@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from holdfast.core.config import Choice, choose
 from holdfast.core.randomness import rng
 from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply
 from holdfast.jobs import job_named
@@ -60,11 +61,32 @@ class Temporary:
 
 
 @dataclass(frozen=True)
+class Changed(Temporary):
+    """As temporary, and the client comes back with other records: it had half of its own, by target, then the rest."""
+
+    def back(self, stage: Stage) -> int:
+        """The round, counted from 0, from which it has the other half."""
+        return -(-stage.rounds // 3)
+
+
+@dataclass(frozen=True)
 class Forever:
     """The largest client leaves at 1/6 of the run and never returns."""
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
         return [stage.largest] if round >= stage.rounds / 6 else ()
+
+
+@dataclass(frozen=True)
+class Never:
+    """The largest client has left before it sent anything: nothing of it can stand in.
+
+    >>> [Never()(t, Stage(3, [10, 30, 20], seed=0)) for t in range(3)]
+    [[1], [1], [1]]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return [stage.largest]
 
 
 @dataclass(frozen=True)
@@ -228,6 +250,34 @@ class Trace:
         return self.intervals()(round, stage)
 
 
+@dataclass(frozen=True)
+class Through:
+    """Sites reached only through another: [site, through whom] in links; who is away by `base` cuts off those behind.
+
+    The topology of collaborative FL (Chen, Poor, Saad, Cui, 2020; not read), in which a device without a line of its
+    own hands its model to a neighbour; that neighbours average what they hear is left out.
+
+    >>> base = "intervals:away=[[0, 2, 3]]"
+    >>> [list(Through(((2, 1), (1, 0)), base)(t, Stage(3, [1, 1, 1, 1], seed=0))) for t in range(3)]
+    [[], [0, 1, 2], []]
+    """
+
+    links: tuple[tuple[int, int], ...]
+    base: str = "markov"
+
+    def __post_init__(self) -> None:
+        for site, through in self.links:
+            if min(site, through) < 0 or site == through:
+                raise ValueError(f"[{site}, {through}] is not a client and another one through which it is reached.")
+        choose(SCENARIOS, Choice.parse(self.base, "scenario.base"), "scenario.base")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        away = set(choose(SCENARIOS, Choice.parse(self.base, "scenario.base"), "scenario.base")(round, stage))
+        while behind := {site for site, through in self.links if through in away} - away:
+            away |= behind
+        return sorted(away)
+
+
 @cache
 def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
     """Read once in a run: who is away does not change on the way."""
@@ -249,7 +299,9 @@ def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
 SCENARIOS: dict[str, type] = {
     "none": Nobody,
     "temporary": Temporary,
+    "changed": Changed,
     "forever": Forever,
+    "never": Never,
     "sequential": Sequential,
     "group": Group,
     "dropout": Dropout,
@@ -259,6 +311,7 @@ SCENARIOS: dict[str, type] = {
     "slow": Slow,
     "intervals": Intervals,
     "trace": Trace,
+    "through": Through,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from holdfast.cli.privacy import privacy_app
 from holdfast.cli.screen import screen
 from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
+from holdfast.core.codes import code_of_error
 from holdfast.core.errors import HoldfastError
 
 app = typer.Typer(
@@ -194,24 +196,32 @@ app.command(rich_help_panel=RUNS)(forgetting.forget)
 
 @app.command(rich_help_panel=RUNS)
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, ...")],
-    scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, tournament, ...")
+    ],
+    scale: Annotated[
+        str, typer.Option(help="small: minutes; paper: the paper's settings and data; full: of the tournament.")
+    ] = "small",
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (feddig-*; may be repeated).")
+        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (not fedtest-*; may be repeated).")
     ] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
-    """Reproduce a table or figure of the papers: ours beside theirs."""
+    """Reproduce a table or figure of the papers, ours beside theirs, or play the tournament of all methods."""
     if name.startswith("fedtest"):
         from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 
         if only:
             raise HoldfastError("reproduce --only: the figures of FedTest are played whole.")
         reproduce_fedtest(name, scale, data, out, seeds, set or [], json)
+    elif name == "tournament":
+        from holdfast.cli.reproducing_tournament import play_tournament
+
+        play_tournament(scale, data, out, seeds, set or [], json, only or [])
     else:
         from holdfast.cli.reproducing import reproduce_paper
 
@@ -229,6 +239,17 @@ app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 app.add_typer(site_app, name="site", rich_help_panel=RUNS)
 
 
+@app.command(rich_help_panel=LOOK)
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="As an error shows it: HF1203.")]) -> None:
+    """Tell what an error's code means: its sentence, cause and cure."""
+    from holdfast.cli.codes import explain as lines_of
+
+    if not re.fullmatch(r"HF\d{4}", code.upper()):
+        raise HoldfastError(f"{code!r} is no code of an error; they look like HF1203.")
+    for line in lines_of(code.upper()):
+        typer.echo(line)
+
+
 def main() -> None:
     """The entry point: an error that is a sentence is shown as one."""
     sys.path.append("")  # the current folder, for users' own parts; last: no file there may hide a module of that name
@@ -237,7 +258,10 @@ def main() -> None:
     except HoldfastError as error:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
-        sentence = Text.assemble(("Error:", "bold red"), f" {error}")  # no markup: it may quote a stranger's words
+        code = code_of_error(error)
+        sentence = Text.assemble(
+            ("Error:", "bold red"), f" {error} ", (f"({code})", "dim")
+        )  # no markup: strangers' words
         screen(stderr=True, wrap=True).print(sentence)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -40,6 +40,7 @@ from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
     check_late,
+    choose_compression,
     choose_late,
     choose_learning,
     choose_schedule,
@@ -57,7 +58,7 @@ from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
 from holdfast.runs.secure_sums import check_plan
 from holdfast.runs.start_weights import first_tensors
-from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.scenarios import SCENARIOS, Changed, Scenario, Stage
 from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
@@ -92,7 +93,10 @@ class Plan:
         train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
         method, seed = self.method, self.experiment.seed
         attack = self.attack if id in self.hostile else None
-        poisoned = None
+        poisoned, later = None, None
+        if isinstance(self.scenario, Changed) and id == self.stage.largest:
+            train, other = halves(train)
+            later = self.prepare(other)
         if attack is not None and "data" in attack.kind:
             poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
         return Client(
@@ -109,6 +113,7 @@ class Plan:
             learning=method.learning,
             algorithm=method.algorithm,
             absence=method.absence,
+            compress=method.compress,
             poisoned=poisoned,
             guard=self.guard,
             secure=method.secure,
@@ -117,6 +122,8 @@ class Plan:
             trust=method.trust,
             interval_from=self.interval_from,
             home=self.home(),
+            later=later,
+            later_from=self.scenario.back(self.stage) if isinstance(self.scenario, Changed) else 0,
         )
 
     def encode_ahead(self, threads: int) -> None:
@@ -169,6 +176,13 @@ class Plan:
             trust=method.trust.begin(method.clients),
             server_optimizer=method.server_optimizer.begin(common),
         )
+
+
+def halves(samples: Samples) -> tuple[Samples, Samples]:
+    """Two halves of some samples by their targets, as many in one as in the other."""
+    targets, half = samples.labels.reshape(len(samples), -1)[:, 0], len(samples) // 2
+    order = targets.argsort(stable=True)
+    return samples.take(order[:half]), samples.take(order[half : 2 * half])
 
 
 def make_plan(experiment: Experiment) -> Plan:
@@ -305,6 +319,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        compress=choose_compression(experiment, algorithm),
         late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )

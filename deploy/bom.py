@@ -1,12 +1,13 @@
-"""A bill of materials as CycloneDX 1.5 JSON: what requirements.lock names, with the licences that the installed packages state.
+"""A bill of materials as CycloneDX 1.5 JSON: what requirements.lock names, with the licences that packages state.
 
-`make bom` writes build/bom.json. Nothing is fetched. A package that is not installed here, or states no licence, says so.
+`make bom` writes build/bom.json. Nothing is fetched; a package that is not installed, or states no licence, says so.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ LONGEST = 60  # letters; more is the text of a licence rather than its name
 
 def bill(lock: str) -> dict[str, Any]:
     """The whole document, the same for the same lock and the same packages."""
-    own = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    own = re.search(r'__version__ = "(.+)"', (ROOT / "holdfast" / "__init__.py").read_text())
     subject = {"type": "application", "name": "holdfast", "version": own[1] if own else "unknown"}
     named = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;#]+)", lock, re.MULTILINE)
     return {
@@ -50,4 +51,4 @@ def licence_of(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(bill((ROOT / "requirements.lock").read_text()), indent=1))
+    sys.stdout.write(json.dumps(bill((ROOT / "requirements.lock").read_text()), indent=1) + "\n")

@@ -57,7 +57,8 @@ def common(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what workers log.")] = False,
     log: Annotated[
-        LogKind, typer.Option(envvar=WISH, help="What run, resume and flower site tell: text, or JSON lines on stderr.")
+        LogKind,
+        typer.Option(envvar=WISH, show_envvar=False, show_default=False, help="What run, resume and flower site tell."),
     ] = LogKind.plain,
 ) -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)

@@ -10,6 +10,7 @@ from holdfast.context import Context, Owner
 from holdfast.core.types import Reply, State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.digests.moments import MomentDigest
+from holdfast.digests.sums import SumDigest
 
 
 class NoStandIns:
@@ -91,7 +92,7 @@ class AbsencePolicy:
         """Weights and buffers of a model that is fitted to the digests alone, for algorithm "oneshot"."""
         raise NotImplementedError
 
-    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+    def fit_total(self, total: MomentDigest | SumDigest, context: Context) -> tuple[Tensors, Tensors]:
         """The same, fitted to what all members' records say together."""
         raise NotImplementedError
 

@@ -74,9 +74,10 @@ coverage: setup
 	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
 	$(BIN)/python -m coverage report --skip-covered --sort cover
 
-# docs/reference.md, made of the code.
+# docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+	$(BIN)/python -m holdfast.cli.codes
 
 # The pages of docs/ for any static host, in build/site; a warning is an error.
 site: setup

@@ -99,6 +99,7 @@ def run(
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
     try:
+        held.keep_schema(plan.task.schema)
         return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
@@ -126,6 +127,7 @@ def resume(
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
         plan = with_secret(make_plan(held.experiment), secret)
+        held.check_schema(plan.task.schema)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from holdfast.cli.privacy import privacy_app
 from holdfast.cli.screen import screen
 from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
+from holdfast.core.codes import code_of_error
 from holdfast.core.errors import HoldfastError
 
 app = typer.Typer(
@@ -237,6 +239,17 @@ app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 app.add_typer(site_app, name="site", rich_help_panel=RUNS)
 
 
+@app.command(rich_help_panel=LOOK)
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="As an error shows it: HF1203.")]) -> None:
+    """Tell what an error's code means: its sentence, cause and cure."""
+    from holdfast.cli.codes import explain as lines_of
+
+    if not re.fullmatch(r"HF\d{4}", code.upper()):
+        raise HoldfastError(f"{code!r} is no code of an error; they look like HF1203.")
+    for line in lines_of(code.upper()):
+        typer.echo(line)
+
+
 def main() -> None:
     """The entry point: an error that is a sentence is shown as one."""
     sys.path.append("")  # the current folder, for users' own parts; last: no file there may hide a module of that name
@@ -245,7 +258,10 @@ def main() -> None:
     except HoldfastError as error:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
-        sentence = Text.assemble(("Error:", "bold red"), f" {error}")  # no markup: it may quote a stranger's words
+        code = code_of_error(error)
+        sentence = Text.assemble(
+            ("Error:", "bold red"), f" {error} ", (f"({code})", "dim")
+        )  # no markup: strangers' words
         screen(stderr=True, wrap=True).print(sentence)
         sys.exit(1)
     except KeyboardInterrupt:

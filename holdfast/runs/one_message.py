@@ -22,6 +22,7 @@ from holdfast.runs.secure_sums import check_mean, check_total
 USUAL = {  # what makes no sense without updates, and why
     "trust": ("auto", "there are no updates to weigh"),
     "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
+    "compress": ("none", "there are no updates to make smaller"),
     "late": ("none", "there are no rounds to be late for"),
     "server_optimizer": ("none", "there are no steps for it to take"),
 }

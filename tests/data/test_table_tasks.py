@@ -17,6 +17,8 @@ from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
 from holdfast.data.tables.source import own_samples, table_task
 from holdfast.encoders import make_encoder
+from holdfast.play import resume, run
+from holdfast.record import Record
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
 
@@ -121,6 +123,23 @@ def test_a_sites_file_whose_column_says_another(ward: Callable[..., Path]) -> No
     folder = ward("hall", **{"sites/north__csv": rows(20, ",north"), "sites/south__csv": rows(30, ",north")})
     with pytest.raises(HoldfastError, match=r"it is the file of site 'south', and its column 'hall' says otherwise"):
         load_task(str(folder / "ward.toml"), folder / "sites")
+
+
+def test_a_run_goes_on_by_the_schema_it_was_begun_with(ward: Callable[..., Path]) -> None:
+    folder = ward("hall", ward__csv=[*rows(20, ",south"), *rows(20, ",north")])
+    (folder / "study.toml").write_text('task = "ward.toml"\ndata = "ward.csv"\nrounds = 2\nworkers = 0\n')
+
+    def stop(record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(load(folder / "study.toml"), folder / "run", watch=stop)
+    agreed = (folder / "ward.toml").read_text()
+    (folder / "ward.toml").write_text(agreed.replace('version = "1"', 'version = "2"').replace("100]", "120]"))
+    with pytest.raises(HoldfastError, match=r"was begun with ward, version 1, and .*ward.toml is ward, version 2"):
+        resume(folder / "run")
+    (folder / "ward.toml").write_text(agreed)
+    assert len(resume(folder / "run").records) == 2
 
 
 def test_nobody_is_in_two_parts(ward: Callable[..., Path]) -> None:

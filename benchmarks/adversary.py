@@ -31,7 +31,7 @@ DATA: dict[str, dict[str, Any]] = {
     "breast": {**COMMON, "task": "adversary:breast", "clients": 10, "rounds": 16, "lr": 0.05},
     "five": {**COMMON, "clients": 5, "rounds": 16, "model": "features"},
     "cifar": {**COMMON, "task": "cifar10", "samples": 4000, "clients": 20, "rounds": 16, "model": "features"},
-    "letters": {**COMMON, "task": "ocr-letters", "samples": 6000, "clients": 20, "rounds": 16},
+    "letters": {**COMMON, "task": "ocr-letters", "samples": 2600, "clients": 20, "rounds": 16},
     "heart": {"task": "heart", "rounds": 16, "workers": 0},
 }
 FILES = ("cifar", "letters")  # sets whose files are looked for in --files

@@ -21,7 +21,7 @@ def main(seeds: list[int]) -> None:
         "evaluate_every": 24,
         "workers": 0,
     }
-    for scenario in ("slow:share=0.33,delay=2", "slow:share=0.33,delay=5", "none"):
+    for scenario in ("slow:share=0.33,delay=1", "slow:share=0.33,delay=2", "slow:share=0.33,delay=5", "none"):
         for rule in RULES if scenario != "none" else ("none",):
             keys = {**base, "scenario": scenario, "late": rule}
             final = [100 * (run(from_table({**keys, "seed": seed})).accuracy[-1] or 0.0) for seed in seeds]

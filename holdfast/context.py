@@ -16,6 +16,7 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Metric, Samples
+from holdfast.learning.compress import Compression
 from holdfast.learning.late import LateReplies
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
@@ -81,6 +82,7 @@ class Context:
     sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
     server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     secure: SecureSum | None = None  # whether the moderator learns the members' total alone
+    compress: Compression = field(default_factory=Compression)  # what of an update is sent
     late: LateReplies = field(default_factory=LateReplies)  # what answers to earlier rounds are worth
     selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does

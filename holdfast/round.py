@@ -85,6 +85,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
 
     loss, finite = mean_loss(fresh)
     notes = [*told(heard, bad_digests, method), *([] if finite else [NO_FINITE_LOSS])]
+    notes += set_aside(state, after, method)
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
@@ -98,9 +99,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         weights=judged.say,
         scores=judged.scores,
         credibility=judged.credibility,
-        suspects=both(judged.suspects, method.absence.doubts(after)),
+        suspects=both(judged, method.absence.doubts(after)),
         loss=loss,
-        bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
+        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
@@ -183,10 +184,17 @@ def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method
     )
 
 
-def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
-    """Why each client is suspected: for its updates, for its digest, or for both."""
+def both(judged: Judgement, doubts: Mapping[int, str]) -> dict[int, str]:
+    """Why each client is suspected: for its updates, or for its digest where something else speaks against it too."""
+    harm, doubts = judged.suspects, {client: why for client, why in doubts.items() if client in judged.doubted}
     clients = sorted({*harm, *doubts})
     return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
+
+
+def set_aside(before: State, after: State, method: Method) -> list[str]:
+    """Whose digest is not believed from this round on: nobody is named for that alone."""
+    known, found = method.absence.doubts(before), method.absence.doubts(after)
+    return [f"{method.called(c)}'s digest is set aside: {why}" for c, why in found.items() if c not in known]
 
 
 def told(replies: Sequence[Reply], bad_digests: Mapping[int, str], method: Method) -> list[str]:

@@ -27,6 +27,7 @@ from holdfast.data.natural import PARTITIONS
 from holdfast.data.partitions import class_counts
 from holdfast.data.sources.picture import partition_figure, partition_table
 from holdfast.encoders import ENCODERS
+from holdfast.learning.compress import COMPRESSIONS
 from holdfast.learning.device import gains_from_bfloat16
 from holdfast.learning.late import LATE
 from holdfast.learning.optimizers import OPTIMIZERS
@@ -174,6 +175,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "schedule": ("how the learning rate goes on", SCHEDULES),
     "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
     "selection": ("who is asked to train in a round", SELECTIONS),
+    "compress": ("what of an update is sent, in few bytes", COMPRESSIONS),
     "late": ("what a slow client's update of an earlier round is worth", LATE),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),

@@ -20,6 +20,7 @@ from holdfast.data.metrics import moving_sums
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
 from holdfast.learning.augment import Augment
+from holdfast.learning.compress import Compression
 from holdfast.learning.settings import Learning
 from holdfast.models.scaling import scaled_columns
 from holdfast.privacy.channels import NOISED, OFF
@@ -48,6 +49,7 @@ class Client(Owner):
     learning: Learning
     algorithm: FedAvg
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
+    compress: Compression = field(default_factory=Compression)  # what of its update it sends
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
     later: Samples | None = None  # what it trains on from a round on, in simulations of data that change
     later_from: int = 0  # that round, counted from 0
@@ -168,12 +170,13 @@ def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Te
     """The algorithm's memory as of the last round that counted, or as a stand-in left it; the optimiser's state; and
     what stays at home. A code says if it is lost.
     """
-    if not client.learning.optimizer.keep and not client.home and (sent or not client.algorithm.remembers):
+    keeps = client.learning.optimizer.keep or client.compress.keeps
+    if not keeps and not client.home and (sent or not client.algorithm.remembers):
         return sent, {}, {}, []
     try:
         memory = client.memory.read(last)
     except HoldfastError as error:
         tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
         return sent, {}, client.home, ["memory-lost"]
-    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/"))}
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/", "error/"))}
     return sent or own, unpack(memory, "optimizer"), unpack(memory, "home") or client.home, []

@@ -26,6 +26,14 @@ class Optimizer:
         """The state of one weight before its first step."""
         return {}
 
+    def begin_named(self, name: str, weight: Tensor) -> dict[str, Tensor]:
+        """The same, of the weight of this name."""
+        return self.begin(weight)
+
+    def carry(self, state: dict[str, Tensor], steps: int, learning: Learning) -> Tensor | float:
+        """How far this step, the last of so many, would have carried a constant unit gradient, in units of lr."""
+        raise NotImplementedError
+
     def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
         """One step of one weight; weight, gradient and state may be changed in place."""
         raise NotImplementedError
@@ -53,6 +61,10 @@ class Sgd(Optimizer):
         speed = state["velocity"]
         speed.mul_(learning.momentum).add_(gradient)
         weight.sub_(speed, alpha=learning.lr)
+
+    def carry(self, state: dict[str, Tensor], steps: int, learning: Learning) -> float:
+        rho = learning.momentum
+        return (1 - rho**steps) / (1 - rho)
 
 
 Group = tuple[str, float] | tuple[str, float, float]  # pattern of weights' names, factor of lr, and of weight_decay

@@ -20,6 +20,8 @@ NAMES = {
     "feddyn": "FedDyn",
     "adabest": "AdaBest",
     "scaffold": "SCAFFOLD",
+    "lac": "LAC",
+    "mimelite": "MimeLite",
     "feddig": "FedDig",
     "fedtest": "FedTest",
     "servertest": "server test",

@@ -40,6 +40,7 @@ from holdfast.privacy.gate import named_policy
 from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
     check_late,
+    choose_compression,
     choose_late,
     choose_learning,
     choose_schedule,
@@ -112,6 +113,7 @@ class Plan:
             learning=method.learning,
             algorithm=method.algorithm,
             absence=method.absence,
+            compress=method.compress,
             poisoned=poisoned,
             guard=self.guard,
             secure=method.secure,
@@ -317,6 +319,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        compress=choose_compression(experiment, algorithm),
         late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )

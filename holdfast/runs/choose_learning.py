@@ -15,6 +15,7 @@ from holdfast.core.config import choose, convert, refuse_other
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import misfit
+from holdfast.learning.compress import COMPRESSIONS, Compression
 from holdfast.learning.late import LATE, LateReplies
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
@@ -35,7 +36,16 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
     if algorithm.needs_reach and (optimizer.keep or not optimizer.has_reach):
         raise HoldfastError(
             f"optimizer: {experiment.algorithm} divides by how far SGD's steps reach from a fresh start, which is not "
-            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm."
+            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm ('lac' is for Adam)."
+        )
+    if algorithm.needs_fresh_start and (optimizer.keep or type(optimizer).carry is Optimizer.carry):
+        raise HoldfastError(
+            f"optimizer: {experiment.algorithm} needs one that begins anew each round and says how far it carries a "
+            f"gradient, which {experiment.optimizer} does not; choose 'sgd', 'adam' or 'adamw', without keep."
+        )
+    if algorithm.needs_gradient and experiment.protect.name != "none":
+        raise HoldfastError(
+            f"protect: {experiment.algorithm} sends an exact gradient with each update; choose another algorithm."
         )
     if isinstance(optimizer, Adam) and experiment.momentum != Experiment.momentum:
         raise HoldfastError(f"momentum is of 'sgd', and {experiment.optimizer} has beta1 in its place; leave it out.")
@@ -122,6 +132,17 @@ def choose_server_optimizer(experiment: Experiment) -> ServerOptimizer:
     return made
 
 
+def choose_compression(experiment: Experiment, algorithm: FedAvg) -> Compression:
+    made: Compression = choose(COMPRESSIONS, experiment.compress, "compress")
+    refuse_other(Compression, made, experiment.compress, "compress")
+    if made.keeps and algorithm.remembers:
+        raise HoldfastError(
+            f"compress: {experiment.algorithm} remembers of its whole update what the moderator cannot work out from a "
+            "part; choose another algorithm, or leave out compress."
+        )
+    return made
+
+
 def choose_late(experiment: Experiment) -> LateReplies:
     made: LateReplies = choose(LATE, experiment.late, "late")
     refuse_other(LateReplies, made, experiment.late, "late")
@@ -132,7 +153,7 @@ def check_late(experiment: Experiment, method: Method) -> None:
     """Refuse late updates where something goes by the round that an update answers."""
     if not method.late.takes:
         return
-    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home
+    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home or method.compress.keeps
     extra = method.algorithm.extra(shared(method.algorithm, weights_of(method.bench.model)))
     faults = {
         "clients keep something from round to round, which a late update would tear apart": keeps,

@@ -22,6 +22,7 @@ from holdfast.runs.secure_sums import check_mean, check_total
 USUAL = {  # what makes no sense without updates, and why
     "trust": ("auto", "there are no updates to weigh"),
     "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
+    "compress": ("none", "there are no updates to make smaller"),
     "late": ("none", "there are no rounds to be late for"),
     "server_optimizer": ("none", "there are no steps for it to take"),
 }
@@ -46,7 +47,7 @@ def check_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy
             raise HoldfastError(f"{key}: with algorithm 'oneshot' {why}; leave {key} out.")
     check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
     if experiment.protect.name == SECURE_SUM:
-        check_total(experiment, task, absence)
+        check_total(experiment, absence)
 
 
 def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:

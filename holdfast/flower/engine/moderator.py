@@ -118,6 +118,8 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         check_enough(settings, clients)
+        if plan.method.compress.keeps and settings["half"] != "none":
+            raise HoldfastError("half: with compress updates are sent in fewer bytes already; leave out one of them.")
         half_up, half_down = HALF[settings["half"]]
         pull = None
         if not isinstance(grid, InProcessGrid):

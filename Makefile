@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
+.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -86,6 +86,10 @@ site: setup
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py
+
+# Ratios of things done in turns, for a table; on a machine with an accelerator also benchmarks/gpu.py.
+bench-speed: setup
+	@$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

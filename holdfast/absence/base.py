@@ -29,6 +29,11 @@ class AbsencePolicy:
     needs_classes: ClassVar[bool] = False  # whether what stands in is made of classes
 
     @property
+    def noised(self) -> bool:
+        """Whether what stands in leaves a client with noise, under a promise about single records."""
+        return False
+
+    @property
     def protects(self) -> bool:
         """Whether what leaves with it carries a promise of privacy."""
         return False

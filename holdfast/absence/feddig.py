@@ -91,6 +91,10 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         return replace(self, policy=named)
 
     @property
+    def noised(self) -> bool:
+        return self.mode not in ("paper", "sums")
+
+    @property
     def protects(self) -> bool:
         return self.mode != "paper"
 

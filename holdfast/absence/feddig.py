@@ -47,6 +47,7 @@ from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, 
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import excuse_of, release
 from holdfast.digests.release_options import COMPACT, ReleaseOptions, check_features, sums_leave
+from holdfast.digests.sums import SumDigest
 from holdfast.heads.of_run import fit_run, fit_total
 from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
@@ -88,6 +89,10 @@ class FedDig(ReleaseOptions, AbsencePolicy):
 
     def with_policy(self, named: str) -> Self:
         return replace(self, policy=named)
+
+    @property
+    def noised(self) -> bool:
+        return self.mode not in ("paper", "sums")
 
     @property
     def protects(self) -> bool:
@@ -269,7 +274,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         assert isinstance(context.algorithm, OneShot)
         return fit_run(self, context, state, context.algorithm.head)
 
-    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+    def fit_total(self, total: MomentDigest | SumDigest, context: Context) -> tuple[Tensors, Tensors]:
         assert isinstance(context.algorithm, OneShot)
         return fit_total(context, total, context.algorithm.head)
 

@@ -1,9 +1,9 @@
 """The job `secure-sum`: a client's part of a total of which the moderator learns nothing else (secure_sum/).
 
 Each step of a sum is one question. The vector is what the client learnt in this round (stage 0, secure_train.py), or a
-stage of the moments of its records (1 and 2, privacy/total_moments.py) with its share of the noise. Moments are entered
-in the client's ledger before they leave, masked or not: the first stage pays for both, and whatever is asked for again
-is paid for again.
+digest of its records with its share of the noise: of classes two stages of moments (1 and 2, privacy/total_moments.py),
+of other kinds joint sums (3, privacy/total_sums.py). Digests are entered in the client's ledger before they leave,
+masked or not: the first stage pays for both, and whatever is asked for again is paid for again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
+from holdfast.data.kinds import kind_of
 from holdfast.digests.release_options import ReleaseOptions
+from holdfast.digests.sums import UNIT, bounds_of, targets_of
 from holdfast.jobs import Job, register
 from holdfast.privacy import total_moments as totals
+from holdfast.privacy import total_sums
+from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import SITE, check_delta, let_out
 from holdfast.privacy.moment_noise import LEAST_RADIUS, Centres
 from holdfast.privacy.noise import Whole, system
+from holdfast.privacy.sum_noise import Bounds
 from holdfast.secure_sum import updates
 from holdfast.secure_sum.keys import Keyring, simulated_keyring
 from holdfast.secure_sum.member import Blame, Member, Terms
@@ -38,6 +43,7 @@ from holdfast.secure_sum.packing import Layout
 OPENED = "opened-sums.json"  # in a client's folder
 LETTER = "letter"
 UPDATE = 0  # the stage that is the total of a round's updates
+SUMS = 3  # that of joint sums of kinds without classes
 JOIN = "join"  # the step in which a member says which long-term key is its own
 
 
@@ -76,7 +82,8 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
         return len(client.train)
 
     def perform(self, client: Client, asked: SumRequest, round: int) -> SumReply:
-        stages = (1, 2) if client.algorithm.one_message else (UPDATE,)
+        digests = (1, 2) if kind_of(client.about.kind).has_classes else (SUMS,)
+        stages = digests if client.algorithm.one_message else (UPDATE,)
         if client.secure is None or asked.stage not in stages:
             raise Refusal("job", "a step of a secure sum was asked for, and the run has none.")
         ring = keyring_of(client)
@@ -154,7 +161,7 @@ def terms_of(
 ) -> Terms:
     """What the members of a sum agree on, by the experiment."""
     experiment = json.dumps([about.task, about.kind, about.classes, about.encoder, seed, asdict(secure)])
-    what = "updates" if stage == UPDATE else f"stage {stage}"
+    what = {UPDATE: "updates", SUMS: "sums"}.get(stage, f"stage {stage}")
     return Terms(experiment, f"{what} of round {round + 1}", attempt, known, secure.colluding)
 
 
@@ -165,6 +172,8 @@ def options_of(client: Client) -> ReleaseOptions:
 
 def stage_of(client: Client, stage: int) -> list[totals.Part]:
     options, k = options_of(client), client.about.feature_shape[0]
+    if stage == SUMS:
+        return total_sums.parts(options.true_epsilon, options.delta, k, bounds_in(client.about))
     first, second, _, _ = totals.scales_for(options.true_epsilon, options.delta, k)
     return totals.parts(stage, first, second, client.about.classes, k)
 
@@ -190,16 +199,31 @@ def vector(client: Client, asked: SumRequest, round: int, honest: int) -> Whole:
     if not options.large_delta:
         check_delta(options.delta, len(samples.labels), "absence.delta", "large_delta = true")
     centres = read_centres(asked.centres, classes, client.about.feature_shape[0]) if asked.stage == 2 else None
-    if asked.stage == 1 or not client.paid:
-        claim = totals.total_claim(
-            options.true_epsilon, options.delta, client.about.feature_shape[0], client.secure.colluding, system()
-        )
+    if asked.stage != 2 or not client.paid:
+        claim = claim_of_total(options, client.about, client.secure)
         what = f"secure sum of {client.about.task}, client {client.id}, round {round + 1}"
         let_out(house_of_client(client), claim, what)
     client.paid[:] = [True] if asked.stage == 1 else []
     z = samples.inputs[-1].double().numpy()
-    exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
+    if asked.stage == SUMS:
+        targets = targets_of(kind_of(client.about.kind), samples.labels, classes, options.target_range or UNIT)
+        exact = total_sums.exact(z, targets, bounds_in(client.about))
+    else:
+        exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
     return totals.with_share(exact, stage_of(client, asked.stage), honest, system())
+
+
+def claim_of_total(options: ReleaseOptions, about: About, secure: SecureSum) -> Claim:
+    """What the total of the members' digests promises."""
+    k = about.feature_shape[0]
+    if kind_of(about.kind).has_classes:
+        return totals.total_claim(options.true_epsilon, options.delta, k, secure.colluding, system())
+    bounds = bounds_in(about)
+    return total_sums.total_claim(options.true_epsilon, options.delta, k, bounds, secure.colluding, system())
+
+
+def bounds_in(about: About) -> Bounds:
+    return bounds_of(kind_of(about.kind), about.classes)
 
 
 def read_centres(sent: Tensors, classes: int, k: int) -> Centres:

@@ -33,7 +33,7 @@ from holdfast.privacy.noise_shares import share_cost, share_scale
 STEPS = 1 << 6
 GRID = Grid("l2", 1.0, STEPS)
 SHORTENED = 0.99
-FIRST = 0.1  # share of the budget that the first stage takes
+FIRST = 0.2  # share of the budget that the first stage takes
 MOST_MEMBERS = 1000
 BEYOND = 12.0  # deviations of the noise that the numbers of a total have room for
 
@@ -161,11 +161,15 @@ def total_claim(epsilon: float, delta: float, k: int, colluding: int, source: So
         grid=f"{STEPS} steps within an l2 norm of 1; second moments in steps^2",
         entropy=source.guarantee,
         noise="discrete gaussian, in shares",
-        notes=(
-            "The promise is for the members' total, which is all that the moderator learns.",
-            f"It holds while at most {colluding} of the sum's members are in league with the moderator, drop out of it "
-            "or add no noise, all of these together.",
-        ),
+        notes=promise_of_total(colluding),
+    )
+
+
+def promise_of_total(colluding: int) -> tuple[str, str]:
+    return (
+        "The promise is for the members' total, which is all that the moderator learns.",
+        f"It holds while at most {colluding} of the sum's members are in league with the moderator, drop out of it or "
+        "add no noise, all of these together.",
     )
 
 

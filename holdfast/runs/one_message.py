@@ -47,7 +47,7 @@ def check_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy
             raise HoldfastError(f"{key}: with algorithm 'oneshot' {why}; leave {key} out.")
     check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
     if experiment.protect.name == SECURE_SUM:
-        check_total(experiment, task, absence)
+        check_total(experiment, absence)
 
 
 def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:

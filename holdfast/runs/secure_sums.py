@@ -8,7 +8,6 @@ from holdfast.algorithms.oneshot import OneShot
 from holdfast.attacks import choose_attack
 from holdfast.core.config import choose
 from holdfast.core.errors import HoldfastError
-from holdfast.data.task import Task
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.heads.choosing import SERVER_STEP
 from holdfast.method import Method
@@ -21,14 +20,13 @@ from holdfast.selection.informed import Informed
 from holdfast.trust import BySamples, Uniform
 
 
-def check_total(experiment: Experiment, task: Task, absence: ReleaseOptions) -> None:
+def check_total(experiment: Experiment, absence: ReleaseOptions) -> None:
     """Refuse, in one sentence, what a total of digests cannot give."""
     algorithm: OneShot = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse(
         {
             **common(experiment),
             f"sums moments: say absence.mode = 'moments', not {absence.mode!r}": absence.mode != "moments",
-            f"is for classes so far, and the targets are of kind {task.kind.name!r}": not task.kind.has_classes,
             "has one release: leave out absence.refresh": absence.refresh > 0,
             f"has no rows to train on: choose another head than {SERVER_STEP!r}": algorithm.head == SERVER_STEP,
         }
@@ -78,6 +76,9 @@ def common(experiment: Experiment) -> dict[str, bool]:
     attack = choose_attack(experiment.attack)
     least = max(FEWEST, secure.colluding + 2)
     return {
+        "keeps single members' sums from the moderator, and scaling = 'federated' sends them: leave out scaling": (
+            experiment.scaling != "schema"
+        ),
         f"needs {least} clients at least with colluding = {secure.colluding}, and there are {experiment.clients}": (
             experiment.clients < least
         ),

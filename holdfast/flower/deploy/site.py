@@ -60,6 +60,7 @@ from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
 from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.deal import promises
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 from holdfast.trust.testing import TEST
 
@@ -229,6 +230,12 @@ class Site:
             return ""
 
     @property
+    def bounded(self) -> bool:
+        """Whether a policy bounds epsilon here, so that noised metrics promise something too."""
+        house = house_of(self.memory)
+        return house.policy is not None and house.read_policy(0.0).limited
+
+    @property
     def proposal(self) -> Proposal:
         """What people at this site are to approve."""
         policy = Path(str(self.config["policy"])) if self.config.get("policy") else None
@@ -262,7 +269,8 @@ class Site:
                 parts = [(part[:0], part[:0], part[:0]) for part, _, _ in plan.parts]  # the others' are elsewhere
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
-                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
+                promise = promises(self.experiment) or self.bounded
+                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator, promise)
                 plan = replace(plan, task=task, parts=parts)
             return plan, notes
         except Exception as error:  # a user's own code, reading a user's own data

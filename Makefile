@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
+.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist bom image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -65,6 +65,12 @@ dist: setup
 	@rm -rf build
 	@ls dist
 
+# A bill of materials (CycloneDX): what is installed from requirements.lock, and under which licences.
+bom: setup
+	@mkdir -p build
+	@$(BIN)/python deploy/bom.py > build/bom.json
+	@echo "build/bom.json"
+
 # A container of it: docs/deploying.md.
 image: dist
 	docker build -t holdfast -f deploy/Dockerfile .
@@ -86,6 +92,10 @@ site: setup
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py
+
+# Ratios of things done in turns, for a table; on a machine with an accelerator also benchmarks/gpu.py.
+bench-speed: setup
+	@$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist image coverage clean
+.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist bom image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -64,6 +64,12 @@ dist: setup
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
 	@rm -rf build
 	@ls dist
+
+# A bill of materials (CycloneDX): what is installed from requirements.lock, and under which licences.
+bom: setup
+	@mkdir -p build
+	@$(BIN)/python deploy/bom.py > build/bom.json
+	@echo "build/bom.json"
 
 # A container of it: docs/deploying.md.
 image: dist

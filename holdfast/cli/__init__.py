@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
 from holdfast.core.codes import code_of_error
 from holdfast.core.errors import HoldfastError
+from holdfast.core.logs import JSON, PLAIN, WISH, JsonLines, wants_json
 
 app = typer.Typer(
     name="holdfast",
@@ -37,6 +39,11 @@ File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.
 RUNS, LOOK, USE = "Run", "Look", "Use"
 
 
+class LogKind(StrEnum):
+    plain = PLAIN
+    json = JSON
+
+
 def show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"holdfast {__version__}")
@@ -49,8 +56,17 @@ def common(
         bool, typer.Option("--version", help="Show the version and end.", callback=show_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what workers log.")] = False,
+    log: Annotated[
+        LogKind,
+        typer.Option(envvar=WISH, show_envvar=False, show_default=False, help="What run, resume and flower site tell."),
+    ] = LogKind.plain,
 ) -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    os.environ[WISH] = log.value  # also for the processes that a command starts
+    if wants_json():
+        logging.getLogger("holdfast").setLevel(logging.DEBUG if debug else logging.INFO)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
     for noisy in ("matplotlib", "PIL"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if debug:
@@ -259,6 +275,9 @@ def main() -> None:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
         code = code_of_error(error)
+        if wants_json():
+            logging.getLogger("holdfast").error("%s", error, extra={"fields": {"event": "error", "code": code}})
+            sys.exit(1)
         sentence = Text.assemble(
             ("Error:", "bold red"), f" {error} ", (f"({code})", "dim")
         )  # no markup: strangers' words

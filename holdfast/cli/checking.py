@@ -184,6 +184,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "encoder": ("public features, for models that read them", ENCODERS),
     "rival algorithms": ("for comparison only, as algorithm = ...", rivals("algorithm")),
     "rival absences": ("for comparison only, as absence = ...", rivals("absence")),
+    "rival rules": ("for comparison only, as trust = ...", rivals("trust")),
 }
 
 

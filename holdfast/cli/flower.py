@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import signal
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
+from holdfast.core.logs import tell, wants_json
 
 if TYPE_CHECKING:
     from holdfast.flower.deploy.local import Local
@@ -118,11 +120,8 @@ def members(
     """Show the fingerprints of the members' public keys, for people to compare by telephone."""
     from holdfast.digests.origin import fingerprint_of_key, known_keys
 
-    known = known_keys(folder)
-    if not known:
-        raise HoldfastError(f"{folder} has no public key; put there what each site got from `holdfast digest key`.")
     console = screen(wrap=True)
-    for site, key in known.items():
+    for site, key in known_keys(folder).items():
         console.print(f"{fingerprint_of_key(key)}  {site}", highlight=False)
     console.print("Each site compares the line of every other with what that site reads out of its own file.")
 
@@ -193,7 +192,10 @@ def site(
         console.print(f"{name} goes to the SuperLink at {superlink}; it logs to {here.log(name)}. Ctrl-C ends it.")
         while all(process.poll() is None for process in here.processes.values()):
             for sentence in news.read():
-                console.print(sentence, markup=False)
+                if wants_json():
+                    tell(logging.getLogger("holdfast"), sentence, event="site", site=name)
+                else:
+                    console.print(sentence, markup=False)
             time.sleep(0.5)
         raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
     finally:

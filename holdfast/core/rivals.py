@@ -25,6 +25,9 @@ RIVALS: dict[str, dict[str, str]] = {
         "mafl": "holdfast.rivals.mafl:Mafl",
         "ensemble": "holdfast.rivals.ensemble:Ensemble",
     },
+    "trust": {
+        "foolsgold": "holdfast.rivals.foolsgold:FoolsGold",
+    },
 }
 
 

@@ -18,7 +18,7 @@ from holdfast.trust import TRUSTS, Trust
 KINDS: dict[str, Iterable[str]] = {
     "algorithm": [*ALGORITHMS, *RIVALS["algorithm"]],
     "absence": [*ABSENCES, *RIVALS["absence"]],
-    "trust": TRUSTS,
+    "trust": [*TRUSTS, *RIVALS["trust"]],
     "protect": PROTECTIONS,
 }
 BASES = {"algorithm": FedAvg, "absence": AbsencePolicy, "trust": Trust}  # what users' own are made from

@@ -24,6 +24,7 @@ from holdfast.rivals.classweights import ClassWeights
 from holdfast.rivals.fedmix import FedMix, NaiveMix
 from holdfast.rivals.fedstale import FedStale
 from holdfast.rivals.fedvarp import FedVARP
+from holdfast.rivals.foolsgold import foolsgold
 from holdfast.rivals.friends import Friends
 from holdfast.rivals.gradma import GradMA, Projected, project
 from holdfast.rivals.memory import Memory
@@ -186,6 +187,21 @@ def test_cfed_distils_without_labels() -> None:
     said = torch.softmax(torch.randn(8, 3), dim=1)
     wanted = -0.1 * (said * torch.log_softmax(model(x) / 2, dim=1)).sum(1).mean()
     torch.testing.assert_close(CFeD().distil(model, (x,), said), wanted)
+
+
+def test_foolsgold_is_the_published_loop() -> None:
+    rows = np.random.default_rng(1).normal(size=(5, 3)) + 1
+    like = rows @ rows.T / np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(rows, axis=1)) - np.eye(5)
+    most = like.max(1)
+    for i in range(5):
+        for j in range(5):
+            if i != j and most[i] < most[j]:
+                like[i, j] *= most[i] / most[j]
+    wv = np.clip(1 - like.max(1), 0, 1)
+    wv = np.where(wv == wv.max(), 0.99, wv / wv.max())
+    wanted = np.clip(np.log(wv / (1 - wv)) + 0.5, 0, 1)
+    np.testing.assert_allclose(foolsgold(torch.tensor(rows)).numpy(), wanted, atol=1e-6)
+    assert foolsgold(torch.ones(3, 2)).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("key", RIVALS)

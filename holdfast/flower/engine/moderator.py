@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.logs import JsonLines, wants_json
 from holdfast.core.types import Federation
 from holdfast.digests.origin import known_keys
 from holdfast.flower.deploy.policy import fingerprint_of
@@ -42,7 +44,7 @@ from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites, usual_names
 from holdfast.flower.engine.waits import faster
 from holdfast.play import Engine, Watch, resume, run
-from holdfast.record import Record
+from holdfast.record import Record, tell_round
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
@@ -82,7 +84,10 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
             wanted = replace(wanted, test=settings["test"])
         if settings["device"]:
             wanted = replace(wanted, device=settings["device"])
-        history = play_over(grid, wanted, settings, watch=log_round)
+        if wants_json():
+            for handler in log.handlers:
+                handler.setFormatter(JsonLines())
+        history = play_over(grid, wanted, settings, watch=partial(log_round, wanted.name_of))
         log.info("Final %s %s; everything is in %s", history.measure.name, history.final_text, history.folder)
 
     return app
@@ -180,9 +185,9 @@ def check_enough(settings: Mapping[str, Any], clients: int) -> None:
         raise HoldfastError(f"enough is {settings['enough']}, but there are {clients} sites; 0 is to wait for all.")
 
 
-def log_round(record: Record) -> None:
-    measure, value = record.measure, record.leading
-    tested = "not tested" if measure is None or value is None else f"{measure.name} {measure.text(value)}"
-    log.info("Round %d: %s", record.round, tested)
+def log_round(name_of: Callable[[int], str], record: Record) -> None:
+    tell_round(log, record, name_of)
+    if wants_json():
+        return
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)

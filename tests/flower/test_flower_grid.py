@@ -231,6 +231,10 @@ def test_an_unknown_job_is_an_absence_with_the_reason(stage: Stage) -> None:
     reasons = absent(stage.ask("tell me everything"))
     assert len(reasons) == 4
     assert SENTENCES["job"] in reasons[0]
+    stage.grid.nodes.pop(103)
+    start = stage.clock()
+    assert absent(stage.ask("tell me everything"))[3] == "is not connected"
+    assert stage.clock() - start < 3  # a refusal is an answer, too: nobody waits for those who are not there
 
 
 def test_each_exchange_is_written_down(stage: Stage, tmp_path: Path) -> None:

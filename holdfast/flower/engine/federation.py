@@ -155,7 +155,7 @@ class GridFederation:
             limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
             # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer;
             # one whose connection broke in this exchange has until the deadline to come back, as if it were slow.
-            done = not (exchange.sent or exchange.lost) and (exchange.seconds or not exchange.waiting)
+            done = not (exchange.sent or exchange.lost) and (exchange.answers or not exchange.waiting)
             if done or passed >= limit:
                 break
             # Nobody answers in half of the usual time; looking for replies all the same would slow the SuperLink down.

@@ -9,9 +9,10 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
     lines 20-22  M_{t+1}: A_t trained on all digests, of present and absent clients, jointly with P_G
 
 Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
-the first server step, when the first digests are in, trains for WARM epochs, so that the model starts from what the
-digests know; and each server step's learning rate starts at a share of the clients' and falls to none, so that it ends
-where the digests and the clients' updates agree, with little noise of its own. `printed` leaves all three out.
+a server step that finds new digests trains for WARM epochs times their share of all records, so that the model starts
+from what the digests know, and learns what those who come later bring; and each server step's learning rate starts at
+a share of the clients' and falls to none, so that it ends where the digests and the clients' updates agree, with little
+noise of its own. `printed` leaves all three out.
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ __all__ = ["COMPACT", "FedDig", "open_for"]
 # used up, too few records or a lost ledger do not: what was released before stays as it was agreed.
 TAKEN_BACK = ("digest-kept", "mode", "mixing", "policy", "withdrawn")
 # Chosen on validation seeds.
-WARM = 10  # epochs of the first server step, at the clients' learning rate
+WARM = 10  # epochs of a server step on new digests alone, at the clients' learning rate
 GENTLE = 0.3  # of the clients' learning rate: where that of a later server step starts
 TEACH = 0.4  # share of the labels of samples drawn from moments that the model itself gives
 
@@ -228,17 +229,19 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
         if self.believed(after) and self.server_epochs:
-            first = not self.believed(before) and not self.printed
-            model, guidance = self.learn_from_digests(after, context, first)
+            model, guidance = self.learn_from_digests(after, context, self.believed(before))
             absence |= guidance
             if self.literal:
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
             memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
 
-    def learn_from_digests(self, state: State, context: Context, first: bool) -> tuple[Tensors, Tensors]:
-        """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
-        opened = self.stand_in_digests(context, state, sorted(self.believed(state)), teach=not first)
+    def learn_from_digests(self, state: State, context: Context, known: Collection[int]) -> tuple[Tensors, Tensors]:
+        """L_server: the aggregate, jointly with P_G, trained on the digests of all clients; it has met the known."""
+        holders = sorted(self.believed(state))
+        new = {client for client in holders if client not in known}
+        opened = self.stand_in_digests(context, state, holders, teach=self.printed or not new)
+        share = share_of(new, {client: one.samples for client, one in zip(holders, opened, strict=True)})
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = context.bench
         fill(bench.model, state.model, state.buffers)
@@ -246,7 +249,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = server_learning(context.learning_in(state.round), self.server_epochs, first, self.printed)
+        learning = server_learning(context.learning_in(state.round), self.server_epochs, share, self.printed)
         batches = rng(context.seed, state.round, -1, "server step")
         samples = Samples((features,), labels)
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
@@ -298,12 +301,23 @@ class Guided(nn.Module):
         return output
 
 
-def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
-    """How the server step learns, from how the clients do in this round."""
+def server_learning(learning: Learning, epochs: int, new: float, printed: bool = False) -> Learning:
+    """How the server step learns, from how the clients do in this round; `new`: the share of records new to it."""
     learning = replace(learning, local_steps=None)
-    if first:
-        return replace(learning, epochs=WARM)
-    return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))
+    if printed:
+        return replace(learning, epochs=epochs)
+    if new:
+        return replace(learning, epochs=max(epochs, round(WARM * new)))
+    return replace(learning, epochs=epochs, lr=learning.lr * GENTLE)
+
+
+def share_of(some: Collection[Any], records: Mapping[Any, int]) -> float:
+    """The share of all records that some clients hold.
+
+    >>> share_of(["b"], {"a": 30, "b": 10})
+    0.25
+    """
+    return sum(records[name] for name in some) / sum(records.values())
 
 
 def guidance_of(producer: nn.Module) -> Tensors:

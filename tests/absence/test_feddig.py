@@ -148,6 +148,21 @@ def test_with_the_first_digests_the_model_starts_from_what_they_know() -> None:
         assert_close(w(again), by_hand(aggregate, replace(method.learning, lr=lr), 1, epochs == 10))
 
 
+def test_digests_that_come_later_are_learnt_for_their_share_of_the_warm_epochs() -> None:
+    """Two digests of 4 records each: five epochs more when the second comes, at the clients' learning rate."""
+
+    def answer(message: Message) -> Reply | Absent:
+        if message.client == 1 and message.round == 0:
+            return Absent(1, "away")
+        return reply(message.client, FROM_CLIENT_0, DIGESTS[message.client] if message.scalars["digest"] else None)
+
+    method = method_with(FedDig())
+    before, _ = play_round(start(method), Script(2, answer), method)
+    after, _ = play_round(before, Script(2, answer), method)
+    aggregate = w(before) + torch.tensor(FROM_CLIENT_0)
+    assert_close(w(after), by_hand(aggregate, replace(method.learning, epochs=5), 1, True))
+
+
 def by_hand(begin: object, learning: Learning, round: int, falling: bool) -> torch.Tensor:
     """The client's loop, started here, on the digests: each is one row, which stretching leaves where it is."""
     model = OneLayer()

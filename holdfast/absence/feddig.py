@@ -10,9 +10,9 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
 
 Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
 a server step that finds new digests trains for WARM epochs times their share of all records, so that the model starts
-from what the digests know, and learns what those who come later bring; and each server step's learning rate starts at
-a share of the clients' and falls to none, so that it ends where the digests and the clients' updates agree, with little
-noise of its own. `printed` leaves all three out.
+from what the digests know, and learns what those who come later bring (where rows left out say so, for fewer epochs);
+and each server step's learning rate starts at the clients' and falls to none, so that it ends where the digests and the
+clients' updates agree, with little noise of its own. `printed` leaves all three out.
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
@@ -24,13 +24,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.absence.base import AbsencePolicy, NoStandIns
 from holdfast.absence.client_memory import follow_memories, last_act, memory_of, stood_in
+from holdfast.absence.server_step import WARM, server_learning, share_of, warm_epochs
 from holdfast.algorithms.local_training import Sent, learn
 from holdfast.algorithms.oneshot import OneShot
 from holdfast.attacks import awake
@@ -53,7 +54,6 @@ from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
-from holdfast.learning.settings import Learning
 from holdfast.models.networks import buffers_of, fill, weights_of
 from holdfast.privacy.patients import whose_of
 
@@ -63,8 +63,6 @@ __all__ = ["COMPACT", "FedDig", "open_for"]
 # used up, too few records or a lost ledger do not: what was released before stays as it was agreed.
 TAKEN_BACK = ("digest-kept", "mode", "mixing", "policy", "withdrawn")
 # Chosen on validation seeds.
-WARM = 10  # epochs of a server step on new digests alone, at the clients' learning rate
-GENTLE = 0.3  # of the clients' learning rate: where that of a later server step starts
 TEACH = 0.4  # share of the labels of samples drawn from moments that the model itself gives
 
 
@@ -249,9 +247,11 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = server_learning(context.learning_in(state.round), self.server_epochs, share, self.printed)
+        samples, learning = Samples((features,), labels), context.learning_in(state.round)
+        if share and not self.printed:
+            share *= warm_epochs(whole, samples, learning, TaskLoss(bench.loss), context.seed) / WARM
+        learning = server_learning(learning, self.server_epochs, share, self.printed, self.mode == "moments")
         batches = rng(context.seed, state.round, -1, "server step")
-        samples = Samples((features,), labels)
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
 
@@ -299,25 +299,6 @@ class Guided(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.model(self.producer(features), features)
         return output
-
-
-def server_learning(learning: Learning, epochs: int, new: float, printed: bool = False) -> Learning:
-    """How the server step learns, from how the clients do in this round; `new`: the share of records new to it."""
-    learning = replace(learning, local_steps=None)
-    if printed:
-        return replace(learning, epochs=epochs)
-    if new:
-        return replace(learning, epochs=max(epochs, round(WARM * new)))
-    return replace(learning, epochs=epochs, lr=learning.lr * GENTLE)
-
-
-def share_of(some: Collection[Any], records: Mapping[Any, int]) -> float:
-    """The share of all records that some clients hold.
-
-    >>> share_of(["b"], {"a": 30, "b": 10})
-    0.25
-    """
-    return sum(records[name] for name in some) / sum(records.values())
 
 
 def guidance_of(producer: nn.Module) -> Tensors:

@@ -15,13 +15,13 @@ from holdfast.audit import guessing
 from holdfast.audit.canary import Finding, Record, tell_apart, worst_pair
 from holdfast.audit.canary_digests import audit_digest
 from holdfast.audit.canary_ledger import Counted, audit_ledger
+from holdfast.audit.canary_sums import attack_sums
 from holdfast.audit.canary_updates import attack_updates
 from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
 from holdfast.audit.target import Subject
 from holdfast.audit.tradeoff import Audit
 from holdfast.core.cards import card
-from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.encoders.contract import as_read
@@ -138,9 +138,9 @@ def _attack_digest(
     options, claim = subject.options, subject.claim
     assert options is not None
     if options.mode == "sums" or subject.targets != "classes":
-        raise HoldfastError(
-            f"{subject.name}: joint sums are not attacked here; `holdfast digest show` says what they promise."
-        )
+        told = subject.targets, subject.classes, math.prod(subject.feature_shape)
+        told_apart, canaries = attack_sums(options, claim, *told, trials, source)
+        return told_apart, canaries, [], None, None
     worst = worst_pair(options.mode, math.prod(subject.feature_shape), subject.classes)
     arguments = (subject.classes, max(1000, trials), source)
     members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]

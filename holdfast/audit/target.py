@@ -136,10 +136,11 @@ def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, cli
         updates = Updates(promise(claim), experiment.rounds)
     if isinstance(options, FedDig):
         signed = not never_negative(experiment.encoder)
-        claim = promise(claim_of(options, about.feature_shape, about.classes, signed))
+        claim = promise(claim_of(options, about.feature_shape, about.classes, signed, about.kind))
         releases = math.ceil(experiment.rounds / options.refresh) if options.refresh else 1
         shape = about.feature_shape
-        return Subject(name, kind, options, claim, shape, about.classes, plan, updates=updates, releases=releases)
+        facts: dict[str, Any] = {"updates": updates, "releases": releases, "targets": about.kind}
+        return Subject(name, kind, options, claim, shape, about.classes, plan, **facts)
     claim = unprotected() if updates is None else updates.claim
     return Subject(name, kind, None, claim, (), about.classes, plan, updates=updates)
 

@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from holdfast.absence.feddig import server_learning, share_of
+from holdfast.absence.server_step import server_learning, share_of
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.randomness import rng
 from holdfast.core.types import Reply

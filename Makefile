@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo browser lint check test bench evidence reference site dist image coverage clean
+.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist bom image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -56,6 +56,7 @@ evidence: setup
 	PYTHONPATH=tests/support $(BIN)/python tests/support/curious_letters.py 10000
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
 	$(BIN)/python benchmarks/adversary.py --seed 0,1,2
+	$(BIN)/holdfast attack-search benchmarks/search.toml --attackers 6 --budget 64 --seeds 0,1
 
 # A wheel in dist/.
 dist: setup
@@ -63,6 +64,12 @@ dist: setup
 	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
 	@rm -rf build
 	@ls dist
+
+# A bill of materials (CycloneDX): what is installed from requirements.lock, and under which licences.
+bom: setup
+	@mkdir -p build
+	@$(BIN)/python deploy/bom.py > build/bom.json
+	@echo "build/bom.json"
 
 # A container of it: docs/deploying.md.
 image: dist
@@ -73,9 +80,10 @@ coverage: setup
 	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
 	$(BIN)/python -m coverage report --skip-covered --sort cover
 
-# docs/reference.md, made of the code.
+# docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
+	$(BIN)/python -m holdfast.cli.codes
 
 # The pages of docs/ for any static host, in build/site; a warning is an error.
 site: setup
@@ -84,6 +92,10 @@ site: setup
 
 bench: setup
 	@$(BIN)/python benchmarks/engine.py
+
+# Ratios of things done in turns, for a table; on a machine with an accelerator also benchmarks/gpu.py.
+bench-speed: setup
+	@$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

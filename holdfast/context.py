@@ -12,9 +12,12 @@ from torch import nn
 from holdfast.algorithms.fedavg import FedAvg, shared
 from holdfast.core.memory import Memory
 from holdfast.core.names import called
+from holdfast.core.randomness import rng
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Metric, Samples
+from holdfast.learning.compress import Compression
+from holdfast.learning.late import LateReplies
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
@@ -72,12 +75,15 @@ class Context:
     rounds: int
     clients: int
     seed: int
+    secret: int | None = None  # the system's, where sites are real: nobody can know the moderator's next draw
     bench: Bench = field(default_factory=Bench)
     max_norm: float | None = None
     schedule: Schedule = field(default_factory=Constant)
     sizes: Sizes = field(default_factory=Sizes)  # how many samples of each client may count
     server_optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     secure: SecureSum | None = None  # whether the moderator learns the members' total alone
+    compress: Compression = field(default_factory=Compression)  # what of an update is sent
+    late: LateReplies = field(default_factory=LateReplies)  # what answers to earlier rounds are worth
     selection: Selection = field(default_factory=Everyone)
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
     evaluate_every: int = 1  # rounds
@@ -88,6 +94,10 @@ class Context:
     def called(self, client: int) -> str:
         """What people call a client."""
         return called(self.names, client)
+
+    def draw(self, round: int, purpose: str) -> torch.Generator:
+        """What the moderator draws and nobody shall foresee: seeded in experiments, by the system at real sites."""
+        return rng(self.seed if self.secret is None else self.secret, round, -1, purpose)
 
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""

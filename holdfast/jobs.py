@@ -41,6 +41,7 @@ class Job(Generic[Client, Asked, Answer]):
     request: type[Asked]
     reply: type[Answer]
     exact: ClassVar[bool] = True  # whether the answer leaves without noise: a policy that limits epsilon must open it
+    steps: ClassVar[bool] = False  # whether a round has several questions of it; the job refuses what is out of turn
     watches: ClassVar[bool] = False  # whether clients that a scenario sends away are asked too
 
     def due(self, round: int, client: Client, context: Context) -> bool:

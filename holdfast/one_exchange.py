@@ -10,8 +10,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Federation, Reply, State, size
 from holdfast.core.validate import bad_count
 from holdfast.method import Method
-from holdfast.one_total import Exchange, learn_total
+from holdfast.one_total import learn_total
 from holdfast.record import Clock, Record
+from holdfast.secure_exchange import Exchange
 from holdfast.selection import select
 
 

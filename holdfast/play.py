@@ -17,6 +17,7 @@ from holdfast.core.types import WITHDREW, Federation, State, has_withdrawn
 from holdfast.core.validate import misfit
 from holdfast.data.task import Task
 from holdfast.engines.checked import Checked
+from holdfast.engines.delayed import Delayed
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.record import Record
@@ -29,6 +30,7 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
 from holdfast.runs.rehearse import without_effect
+from holdfast.runs.scaling import learn_scaling
 from holdfast.runs.store import EXCHANGES, Run
 from holdfast.runs.withdrawal import (
     NEVER_KNEW,
@@ -42,7 +44,7 @@ from holdfast.runs.withdrawal import (
     forgotten_in,
     write_forgotten,
 )
-from holdfast.scenarios import Staged
+from holdfast.scenarios import Staged, delays_of
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (
@@ -86,20 +88,33 @@ def run(
     out: Path | str | None = None,
     watch: Watch | None = None,
     engine: Engine = this_machine,
+    secret: int | None = None,
 ) -> History:
-    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported."""
-    plan = make_plan(experiment)
+    """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported.
+
+    With a `secret` whom the moderator asks to testify is drawn by that: where sites are real they know the seed.
+    """
+    plan = with_secret(make_plan(experiment), secret)
     if out is None:
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)
     try:
+        held.keep_schema(plan.task.schema)
         return _play(plan, plan.start(), [], held, watch, engine)
     finally:
         held.close()
 
 
+def with_secret(plan: Plan, secret: int | None) -> Plan:
+    return dataclasses.replace(plan, method=dataclasses.replace(plan.method, secret=secret))
+
+
 def resume(
-    folder: Path | str, watch: Watch | None = None, engine: Engine = this_machine, task: Task | None = None
+    folder: Path | str,
+    watch: Watch | None = None,
+    engine: Engine = this_machine,
+    task: Task | None = None,
+    secret: int | None = None,
 ) -> History:
     """Go on with a run where it stopped; a finished one is only read. A task that was an object is given again."""
     held = Run.resume(Path(folder))
@@ -111,7 +126,8 @@ def resume(
         records = held.records()
         if held.finished and state is not None and (state.round >= held.experiment.rounds or has_stopped(records)):
             return History(held.experiment, records, held.folder, state)
-        plan = make_plan(held.experiment)
+        plan = with_secret(make_plan(held.experiment), secret)
+        held.check_schema(plan.task.schema)
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
@@ -163,9 +179,11 @@ def client_called(experiment: Experiment, site: str) -> int:
     """The number of the client with this name."""
     names = [experiment.name_of(client) for client in range(experiment.clients)]
     usual = [f"site-{client}" for client in range(experiment.clients)]
-    for known in (names, usual):
-        if site in known:
-            return known.index(site)
+    found = {known.index(site) for known in (names, usual) if site in known}
+    if len(found) > 1:
+        raise HoldfastError(f"--site: {site!r} names one client in the experiment and another over Flower; rename it.")
+    if found:
+        return found.pop()
     raise HoldfastError(f"--site: there is no {site!r} in this run; {nearest(site, names)}")
 
 
@@ -245,6 +263,9 @@ def _play_rounds(
     evaluator = Evaluator(plan, federation)
     if state.round == 0 and (why := without_effect(experiment)):
         found = [*found, why]
+    if state.round == 0:
+        state, lacking = learn_scaling(state, federation, plan.method)
+        found = [*found, *lacking]
     while state.round < experiment.rounds and not has_stopped(records):
         state, record = play_round(state, federation, plan.method)
         record = forget_withdrawn(folder, state, record)
@@ -282,15 +303,27 @@ def federation_of(plan: Plan, folder: Path | None, engine: Engine = this_machine
     if plan.attack is not None:
         memory = hostile_memory(plan, folder)
         federation = Adversary(federation, plan.attack, plan.hostile, plan.experiment.seed, memory)
+    played, scenario = Checked(federation, plan.method), str(plan.experiment.scenario)
+    slow = delays_of(plan.scenario, plan.stage)
     try:
-        yield Staged(Checked(federation, plan.method), plan.scenario, plan.stage, str(plan.experiment.scenario))
+        yield Staged(
+            Delayed(played, slow, scenario, folder, versions(plan)) if slow else played,
+            plan.scenario,
+            plan.stage,
+            scenario,
+        )
     finally:
         federation.close()
 
 
 def hostile_memory(plan: Plan, folder: Path | None) -> Memory:
     """What the hostile clients keep together, with the run, so that it resumes to the same bits."""
-    return Memory(folder and folder / "hostile", keep=2 * plan.experiment.checkpoint_every + 2)
+    return Memory(folder and folder / "hostile", keep=versions(plan))
+
+
+def versions(plan: Plan) -> int:
+    """How many rounds a memory must reach back for the oldest checkpoint to find its own."""
+    return 2 * plan.experiment.checkpoint_every + 2
 
 
 @contextmanager

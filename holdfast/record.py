@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.core.logs import tell
 from holdfast.data.metrics import ACCURACY, Measure
 
 
@@ -38,6 +41,7 @@ class Record:
     chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+    late: Mapping[int, int] = field(default_factory=dict)  # client -> the round that its update answered
     chosen_for: Mapping[int, str] = field(default_factory=dict)  # why each was asked, where the selection says so
 
     @property
@@ -81,3 +85,16 @@ class Clock:
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self.laps[name], self._last = now - self._last, now
+
+
+def tell_round(log: logging.Logger, record: Record, name_of: Callable[[int], str]) -> None:
+    """Log a round as an event: what was measured, and who was away, refused or suspected, by name."""
+    measure, value = record.measure, record.leading
+    tested = "not tested" if measure is None or value is None else f"{measure.words} {measure.text(value)}"
+    people = {
+        what: {name_of(client): why for client, why in told.items()}
+        for what, told in (("absent", record.absent), ("refused", record.refused), ("suspected", record.suspects))
+        if told
+    }
+    metrics = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
+    tell(log, f"Round {record.round}: {tested}", event="round", round=record.round, metrics=metrics, **people)

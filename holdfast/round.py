@@ -32,6 +32,7 @@ from holdfast.core.validate import all_finite, bounded_buffers, validate
 from holdfast.method import Method
 from holdfast.one_exchange import exchange_digests, exchange_total
 from holdfast.record import Clock, Record
+from holdfast.secure_round import play_secure_round
 from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement
 from holdfast.trust.base import check_judgement
@@ -44,11 +45,14 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     """State in, state out: nothing else changes."""
     if method.algorithm.one_message:
         return (exchange_digests if method.secure is None else exchange_total)(state, federation, method)
+    if method.secure is not None:
+        return play_secure_round(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
     messages = train_messages(state, asked, method)
-    replies = federation.ask(messages)
+    answers = federation.ask(messages)
+    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
     clock.lap("clients")
 
     heard = [reply for reply in replies if isinstance(reply, Reply)]
@@ -56,12 +60,13 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     updates, refused, claims = validate(
         heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
     )
+    updates = method.late.discount(updates, late, state.model, state.round)
     withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
     state = replace(state, claims=claims).without(withdrawn)
     fresh = [reply for reply in heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*absent, *refused) if client not in withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away)], key=lambda update: update.client)
+    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
@@ -78,10 +83,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
     clock.lap("floor")
 
-    notes = [note for reply in heard for note in notes_of(reply, method)]
     loss, finite = mean_loss(fresh)
-    notes += [] if finite else [NO_FINITE_LOSS]
-    notes += [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
+    notes = [*told(heard, bad_digests, method), *([] if finite else [NO_FINITE_LOSS])]
+    notes += set_aside(state, after, method)
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
@@ -95,13 +99,14 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         weights=judged.say,
         scores=judged.scores,
         credibility=judged.credibility,
-        suspects=both(judged.suspects, method.absence.doubts(after)),
+        suspects=both(judged, method.absence.doubts(after)),
         loss=loss,
-        bytes_up=judged.bytes_up + sum(size(reply.tensors) for reply in heard),
+        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
         bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
         seconds=clock.laps,
         notes=[*notes, *judged.notes],
         asked=None if len(asked) == len(federation.clients) else list(asked),
+        late={client: question.round + 1 for client, question in late.items() if client not in refused},
         chosen_for={client: why for client, why in asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
@@ -179,17 +184,27 @@ def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method
     )
 
 
-def both(harm: Mapping[int, str], doubts: Mapping[int, str]) -> dict[int, str]:
-    """Why each client is suspected: for its updates, for its digest, or for both."""
+def both(judged: Judgement, doubts: Mapping[int, str]) -> dict[int, str]:
+    """Why each client is suspected: for its updates, or for its digest where something else speaks against it too."""
+    harm, doubts = judged.suspects, {client: why for client, why in doubts.items() if client in judged.doubted}
     clients = sorted({*harm, *doubts})
     return {client: " and ".join(found[client] for found in (harm, doubts) if client in found) for client in clients}
 
 
-def notes_of(reply: Reply, method: Method) -> list[str]:
-    """What a client has to say: the sentences of its codes, at most a few."""
-    notes = reply.scalars.get("notes", ())
-    name = method.called(reply.client)
-    return [f"{name}: {sentence_of(code)}" for code in notes[:5]] if isinstance(notes, list) else []
+def set_aside(before: State, after: State, method: Method) -> list[str]:
+    """Whose digest is not believed from this round on: nobody is named for that alone."""
+    known, found = method.absence.doubts(before), method.absence.doubts(after)
+    return [f"{method.called(c)}'s digest is set aside: {why}" for c, why in found.items() if c not in known]
+
+
+def told(replies: Sequence[Reply], bad_digests: Mapping[int, str], method: Method) -> list[str]:
+    """What clients have to say, the sentences of their codes, at most a few each; and whose digests are refused."""
+    notes = []
+    for reply in replies:
+        codes = reply.scalars.get("notes", ())
+        if isinstance(codes, list):
+            notes += [f"{method.called(reply.client)}: {sentence_of(code)}" for code in codes[:5]]
+    return notes + [f"{method.called(client)}'s digest is refused: {why}" for client, why in bad_digests.items()]
 
 
 def mean_loss(replies: Sequence[Reply]) -> tuple[float | None, bool]:

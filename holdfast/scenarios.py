@@ -1,7 +1,8 @@
 """Who is away, and when: a pure function of the round, the clients' sizes and the seed.
 
 A scenario is called as scenario(round, stage), the round counted from 0, and answers with the clients that are away. A
-user's own is any such function, named by import path.
+user's own is any such function, named by import path. One with a method `delays(stage)` says of some clients how many
+rounds late they answer, whenever they are asked.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import torch
 
+from holdfast.core.config import Choice, choose
 from holdfast.core.randomness import rng
-from holdfast.core.types import BY_SCENARIO, Absent, Federation, Message, Reply
+from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply
 from holdfast.jobs import job_named
 
 
@@ -59,11 +61,32 @@ class Temporary:
 
 
 @dataclass(frozen=True)
+class Changed(Temporary):
+    """As temporary, and the client comes back with other records: it had half of its own, by target, then the rest."""
+
+    def back(self, stage: Stage) -> int:
+        """The round, counted from 0, from which it has the other half."""
+        return -(-stage.rounds // 3)
+
+
+@dataclass(frozen=True)
 class Forever:
     """The largest client leaves at 1/6 of the run and never returns."""
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
         return [stage.largest] if round >= stage.rounds / 6 else ()
+
+
+@dataclass(frozen=True)
+class Never:
+    """The largest client has left before it sent anything: nothing of it can stand in.
+
+    >>> [Never()(t, Stage(3, [10, 30, 20], seed=0)) for t in range(3)]
+    [[1], [1], [1]]
+    """
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return [stage.largest]
 
 
 @dataclass(frozen=True)
@@ -165,6 +188,33 @@ class RoundRobin:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """A share of the clients answers so many rounds late, always; `late` says whether their updates count.
+
+    >>> [len(Slow(0.5, delay=3).delays(Stage(3, [1] * clients, seed=0))) for clients in (1, 4)]
+    [1, 2]
+    """
+
+    share: float = 0.3
+    delay: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or self.delay < 1:
+            raise ValueError(
+                f"share must be above 0 and at most 1, and delay at least 1, got {self.share} and {self.delay}."
+            )
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        return ()
+
+    def delays(self, stage: Stage) -> dict[int, int]:
+        """The rounds that each slow client needs."""
+        n = len(stage.sizes)
+        order = torch.randperm(n, generator=rng(stage.seed, -1, -1, "who is slow")).tolist()
+        return dict.fromkeys(sorted(order[: max(1, int(self.share * n + 0.5))]), self.delay)
+
+
+@dataclass(frozen=True)
 class Intervals:
     """A list of (client, first round away, first round back); rounds are counted from 1.
 
@@ -200,6 +250,34 @@ class Trace:
         return self.intervals()(round, stage)
 
 
+@dataclass(frozen=True)
+class Through:
+    """Sites reached only through another: [site, through whom] in links; who is away by `base` cuts off those behind.
+
+    The topology of collaborative FL (Chen, Poor, Saad, Cui, 2020; not read), in which a device without a line of its
+    own hands its model to a neighbour; that neighbours average what they hear is left out.
+
+    >>> base = "intervals:away=[[0, 2, 3]]"
+    >>> [list(Through(((2, 1), (1, 0)), base)(t, Stage(3, [1, 1, 1, 1], seed=0))) for t in range(3)]
+    [[], [0, 1, 2], []]
+    """
+
+    links: tuple[tuple[int, int], ...]
+    base: str = "markov"
+
+    def __post_init__(self) -> None:
+        for site, through in self.links:
+            if min(site, through) < 0 or site == through:
+                raise ValueError(f"[{site}, {through}] is not a client and another one through which it is reached.")
+        choose(SCENARIOS, Choice.parse(self.base, "scenario.base"), "scenario.base")
+
+    def __call__(self, round: int, stage: Stage) -> Collection[int]:
+        away = set(choose(SCENARIOS, Choice.parse(self.base, "scenario.base"), "scenario.base")(round, stage))
+        while behind := {site for site, through in self.links if through in away} - away:
+            away |= behind
+        return sorted(away)
+
+
 @cache
 def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
     """Read once in a run: who is away does not change on the way."""
@@ -221,30 +299,36 @@ def read_trace(path: Path) -> tuple[tuple[int, int, int], ...]:
 SCENARIOS: dict[str, type] = {
     "none": Nobody,
     "temporary": Temporary,
+    "changed": Changed,
     "forever": Forever,
+    "never": Never,
     "sequential": Sequential,
     "group": Group,
     "dropout": Dropout,
     "arrival": Arrival,
     "markov": Markov,
     "round-robin": RoundRobin,
+    "slow": Slow,
     "intervals": Intervals,
     "trace": Trace,
+    "through": Through,
 }
 
 
-class Staged:
+def delays_of(scenario: Scenario, stage: Stage) -> dict[int, int]:
+    """How many rounds late some clients answer, if the scenario says so."""
+    delays = getattr(scenario, "delays", None)
+    return {} if delays is None else dict(delays(stage))
+
+
+class Staged(Around):
     """A federation in which the scenario is played: messages to clients that are away do not arrive."""
 
     def __init__(self, federation: Federation, scenario: Scenario, stage: Stage, name: str) -> None:
-        self._federation = federation
+        super().__init__(federation)
         self._scenario = scenario
         self._stage = stage
         self._name = name
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._federation.clients
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
@@ -253,6 +337,3 @@ class Staged:
         reason = f"{BY_SCENARIO}{self._name})"
         # By place, not by client: one client may be asked several things at once.
         return [Absent(m.client, reason) if lost else next(answers) for m, lost in zip(messages, gone, strict=True)]
-
-    def close(self) -> None:
-        self._federation.close()

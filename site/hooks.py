@@ -28,7 +28,7 @@ TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 BESIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 GROUPS = {
-    "Learning": ("algorithm", "optimizer", "server_optimizer", "selection"),
+    "Learning": ("algorithm", "optimizer", "server_optimizer", "selection", "late", "compress"),
     "Absence": ("absence",),
     "Trust": ("trust",),
     "Privacy": ("protect",),
@@ -109,7 +109,14 @@ def overview() -> Iterator[str]:
                 yield from row(shown, plain(first_line(choice)))
 
 
-PLAIN = {("absence", "none"), ("protect", "none"), ("server_optimizer", "none"), ("selection", "all")}
+PLAIN = {
+    ("absence", "none"),
+    ("protect", "none"),
+    ("server_optimizer", "none"),
+    ("selection", "all"),
+    ("late", "none"),
+    ("compress", "none"),
+}
 
 
 def first_line(choice: Any) -> str:

@@ -46,6 +46,11 @@ SLOW = {  # files of tests that start processes or train for long
 }  # fmt: skip
 
 
+FEDERATIONS = {  # files of tests with a SuperLink and SuperNodes
+    "test_flower_processes.py", "test_flower_up.py", "test_flower_fast.py", "test_flower_joining.py",
+}  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make check` leaves out what is marked here."""
     for item in items:
@@ -67,7 +72,9 @@ class Grouped(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file, *_ = nodeid.split("::")
-        return "flower" if file.startswith("tests/flower/") else file if file == "tests/test_site.py" else nodeid
+        if Path(file).name in FEDERATIONS or "real_processes" in nodeid:
+            return "federations"
+        return file if file == "tests/test_site.py" else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped:
@@ -91,6 +98,13 @@ def warm_commands() -> Iterator[dict[str, str]]:
     plain = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "HOLDFAST_WORKERS": "0"}
     with TemporaryDirectory() as folder, warm(Path(folder), plain) as variables:
         yield variables
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Whatever is cached, is cached here."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -81,3 +82,14 @@ def test_the_service_says_what_holdfast_understands(tmp_path: Path) -> None:
     command = ["systemd-analyze", "verify", str(tmp_path / "holdfast-site@.service")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "holdfast-site" not in done.stderr, done.stderr
+
+
+def test_the_bill_of_materials_names_all_that_is_locked_with_its_licence() -> None:
+    done = subprocess.run([sys.executable, "deploy/bom.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    bill = json.loads(done.stdout)
+    locked = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert [one["name"] for one in bill["components"]] == locked
+    stated = {one["name"]: json.dumps(one["licenses"]) for one in bill["components"]}
+    assert "Apache" in stated["flwr"]
+    assert len({one["bom-ref"] for one in bill["components"]}) == len(locked)
+    assert sum("unknown" in words for words in stated.values()) <= 0.1 * len(locked)

@@ -10,12 +10,13 @@ from holdfast.context import Context, Owner
 from holdfast.core.types import Reply, State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.digests.moments import MomentDigest
+from holdfast.digests.sums import SumDigest
 
 
 class NoStandIns:
     """The stand-ins of nobody."""
 
-    def result(self, absent: Collection[int]) -> list[Update]:
+    def result(self, absent: Collection[int], received: Sequence[Update]) -> list[Update]:
         """The updates of the absent clients' stand-ins; called once, when it is known who is absent."""
         return []
 
@@ -26,6 +27,11 @@ class AbsencePolicy:
 
     needs_features: ClassVar[bool] = False  # whether the model must read encoded features
     needs_classes: ClassVar[bool] = False  # whether what stands in is made of classes
+
+    @property
+    def noised(self) -> bool:
+        """Whether what stands in leaves a client with noise, under a promise about single records."""
+        return False
 
     @property
     def protects(self) -> bool:
@@ -91,7 +97,7 @@ class AbsencePolicy:
         """Weights and buffers of a model that is fitted to the digests alone, for algorithm "oneshot"."""
         raise NotImplementedError
 
-    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+    def fit_total(self, total: MomentDigest | SumDigest, context: Context) -> tuple[Tensors, Tensors]:
         """The same, fitted to what all members' records say together."""
         raise NotImplementedError
 

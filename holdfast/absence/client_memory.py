@@ -41,7 +41,7 @@ def follow_memories(state: State, after: State, updates: Sequence[Update], conte
         if context.algorithm.remembers:
             own = state.accepted.get(update.client, -1)  # all that a client knows of when it last acted
             last = last_act(state, update.client) if update.synthetic else own
-            work = Work(state.round, update.steps, last, context.learning_in(state.round))
+            work = Work(state.round, update.steps, last, context.learning_in(state.round), state.model)
             memory = context.algorithm.remember(update.delta, work, server, memory_of(state, update.client))
             followed |= {f"memory/{update.client}/{name}": tensor for name, tensor in memory.items()}
     return {"stood_in": acted, **followed}

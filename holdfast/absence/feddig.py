@@ -49,6 +49,7 @@ from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, 
 from holdfast.digests.received import excuse_in, open_for, receive_one, samples_of
 from holdfast.digests.release import excuse_of, release
 from holdfast.digests.release_options import COMPACT, ReleaseOptions, check_features, sums_leave
+from holdfast.digests.sums import SumDigest
 from holdfast.heads.of_run import fit_run, fit_total
 from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
@@ -89,6 +90,10 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         return replace(self, policy=named)
 
     @property
+    def noised(self) -> bool:
+        return self.mode not in ("paper", "sums")
+
+    @property
     def protects(self) -> bool:
         return self.mode != "paper"
 
@@ -115,11 +120,15 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         check_features(self, context.bench.about)
         producer = context.bench.producer
         guidance = {} if producer is None else guidance_of(producer)
-        return {"stood_in": torch.full((context.clients,), -1), **guidance}
+        came = {"came": torch.full((context.clients,), -1)} if self.refresh else {}  # the round of each digest
+        return {"stood_in": torch.full((context.clients,), -1), **came, **guidance}
 
     def wants_digest(self, state: State, client: int) -> bool:
-        due = self.refresh > 0 and state.round % self.refresh == 0
-        return due or client not in state.digests
+        """At first, and once in each period of `refresh` rounds: of who was away when it began, when it is back."""
+        if client not in state.digests or not self.refresh:
+            return client not in state.digests
+        came = int(state.absence["came"][client]) if "came" in state.absence else state.round - 1  # of earlier versions
+        return came // self.refresh < state.round // self.refresh
 
     def receive(
         self, state: State, replies: Sequence[Reply], context: Context
@@ -224,6 +233,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
     def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
         """Lines 20-22; before it, what each client remembers by now."""
         absence = {**after.absence, **follow_memories(before, after, updates, context)}
+        absence |= self.arrivals(before, after)
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
         if self.believed(after) and self.server_epochs:
@@ -233,6 +243,14 @@ class FedDig(ReleaseOptions, AbsencePolicy):
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
             memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
+
+    def arrivals(self, before: State, after: State) -> Tensors:
+        """When each digest came, where new ones are asked for."""
+        if "came" not in after.absence:
+            return {}
+        came = after.absence["came"].clone()
+        came[[client for client, one in after.digests.items() if before.digests.get(client) is not one]] = before.round
+        return {"came": came}
 
     def learn_from_digests(self, state: State, context: Context, known: Collection[int]) -> tuple[Tensors, Tensors]:
         """L_server: the aggregate, jointly with P_G, trained on the digests of all clients; it has met the known."""
@@ -259,7 +277,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         assert isinstance(context.algorithm, OneShot)
         return fit_run(self, context, state, context.algorithm.head)
 
-    def fit_total(self, total: MomentDigest, context: Context) -> tuple[Tensors, Tensors]:
+    def fit_total(self, total: MomentDigest | SumDigest, context: Context) -> tuple[Tensors, Tensors]:
         assert isinstance(context.algorithm, OneShot)
         return fit_total(context, total, context.algorithm.head)
 
@@ -275,7 +293,7 @@ class StandIns(NoStandIns):
         presumed = [client for client in state.absent if client in asked and client in self._believed]
         self._started: dict[int, Future[Update]] = {c: self._submit(c) for c in presumed}
 
-    def result(self, absent: Collection[int]) -> list[Update]:
+    def result(self, absent: Collection[int], received: Sequence[Update]) -> list[Update]:
         for client, future in self._started.items():
             if client not in absent:
                 future.cancel()  # its client is back

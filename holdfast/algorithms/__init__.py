@@ -11,10 +11,12 @@ from holdfast.algorithms.fedbn import FedBN
 from holdfast.algorithms.feddyn import FedDyn
 from holdfast.algorithms.fednova import FedNova
 from holdfast.algorithms.fedprox import FedProx
+from holdfast.algorithms.lac import Lac
+from holdfast.algorithms.mimelite import MimeLite
 from holdfast.algorithms.oneshot import OneShot
 from holdfast.algorithms.scaffold import Scaffold
 
-__all__ = ["ALGORITHMS", "AdaBest", "FedAvg", "FedBN", "FedDyn", "FedNova", "FedProx", "Scaffold"]
+__all__ = ["ALGORITHMS", "AdaBest", "FedAvg", "FedBN", "FedDyn", "FedNova", "FedProx", "Lac", "MimeLite", "Scaffold"]
 
 ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -23,6 +25,8 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "feddyn": FedDyn,
     "adabest": AdaBest,
     "scaffold": Scaffold,
+    "lac": Lac,
+    "mimelite": MimeLite,
     "fedbn": FedBN,
     "oneshot": OneShot,
 }

@@ -2,10 +2,11 @@
 
     w <- w + sum_i a_i (w_i - w),   sum_i a_i = 1
 
-An algorithm is what happens at six moments; FedAvg does the least at each, and the others change one or two:
+An algorithm is what happens at seven moments; FedAvg does the least at each, and the others change one or two:
 
     begin       before round 1: the moderator's memory
     objective   at a client, before its steps: what it minimises
+    stepping    at a client, before its steps: how they are taken
     correction  at a client, each step: what is added to the gradient
     remember    at a client, after its steps: its own memory
     enclose     at a client, after its steps: what goes with its update
@@ -18,7 +19,7 @@ and given to the methods above; the others stay at the client, in its memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from torch import nn
@@ -26,6 +27,7 @@ from torch import nn
 from holdfast.core.types import Tensors, Update, weighted_sum
 from holdfast.learning.loop import Correction
 from holdfast.learning.objective import Objective
+from holdfast.learning.optimizers import States
 from holdfast.learning.settings import Learning
 
 
@@ -37,6 +39,9 @@ class Work:
     steps: int
     last: int  # the last round in which this client's update counted; -1: never
     learning: Learning
+    start: Tensors = field(default_factory=dict)  # the weights that it began with
+    states: States = field(default_factory=dict)  # of the optimiser, after the steps
+    gradient: Tensors = field(default_factory=dict)  # over all samples at the model that was sent, if it is needed
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,10 @@ class FedAvg:
     remembers: ClassVar[bool] = False  # whether a client keeps something from round to round
     needs_each_update: ClassVar[str] = ""  # why it cannot do with updates that a trust rule changed or merged
     one_message: ClassVar[bool] = False  # whether clients send one digest and no updates
+    needs_absence: ClassVar[str] = ""  # the one absence that hands clients what it needs, if there is one
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
+    needs_fresh_start: ClassVar[bool] = False  # whether optimisers must begin anew in each round
+    needs_gradient: ClassVar[bool] = False  # whether clients work out the gradient over all of their samples
 
     def fitted(self, network: nn.Module) -> Self:
         """The algorithm once it has seen the run's network, before round 1."""
@@ -63,6 +71,10 @@ class FedAvg:
 
     def begin(self, model: Tensors) -> Tensors:
         return {}
+
+    def stepping(self, learning: Learning, server: Tensors) -> Learning:
+        """How a client's steps are taken: as the experiment says, or otherwise."""
+        return learning
 
     def correction(self, start: Tensors, server: Tensors, memory: Tensors) -> Correction | None:
         return None

@@ -12,7 +12,7 @@ from holdfast.algorithms.fedavg import FedAvg, Work, at_home, shared
 from holdfast.core.types import Tensors, pack
 from holdfast.data.task import Samples
 from holdfast.learning.device import CPU, device_of, moved, seeded
-from holdfast.learning.loop import Correction, Gradients, train
+from holdfast.learning.loop import Correction, Gradients, full_gradient, train
 from holdfast.learning.objective import Objective
 from holdfast.learning.optimizers import States, begin_states
 from holdfast.learning.settings import Learning
@@ -67,13 +67,15 @@ def learn(
     known = [moved(tensors, device) for tensors in (sent.model, sent.server, memory)]
     correction = of_shared(algorithm, algorithm.correction(*known))
     objective = algorithm.objective(objective, *known)
+    learning = algorithm.stepping(learning, known[1])
+    gradient = shared(algorithm, full_gradient(model, samples, learning, objective)) if algorithm.needs_gradient else {}
     states = begin_states(learning.optimizer, dict(model.named_parameters()), kept or {})
     with GLOBAL_GENERATOR, seeded(chance, device):  # a user's model may draw from it (dropout)
         steps, loss = train(model, samples, learning, order, objective, correction, gradients, states)
     weights, buffers = weights_of(model), buffers_of(model)
     home = pack(home={**at_home(algorithm, weights), **at_home(algorithm, buffers)})
     delta = {name: weight.sub_(sent.model[name]) for name, weight in shared(algorithm, weights).items()}
-    work = Work(round, steps, last, learning)
+    work = Work(round, steps, last, learning, sent.model, states, gradient)
     remembered = algorithm.remember(delta, work, sent.server, memory)
     kept_too = {**remembered, **home, **kept_states(states, learning)}
     extra = algorithm.enclose(delta, work, sent.server, memory)

@@ -15,6 +15,7 @@ from holdfast.attacks.contract import Attack, answer, as_attack, awake, told
 from holdfast.attacks.data import Backdoor, LabelFlip, backdoor_success
 from holdfast.attacks.digests import BadDigest, FalseDigest
 from holdfast.attacks.knowing import ClassPush, DeadUnits, LoudFlip, Slander
+from holdfast.attacks.mixture import Mixture
 from holdfast.attacks.tensors import Malformed, Relayer
 from holdfast.attacks.testers import Colluder, Liar, Nonsense
 from holdfast.attacks.updates import (
@@ -62,6 +63,7 @@ ATTACKS: dict[str, type[Any]] = {
     "slander": Slander,
     "deadunits": DeadUnits,
     "classpush": ClassPush,
+    "mixture": Mixture,
 }
 
 
@@ -111,6 +113,7 @@ def tamper_updates(
         model=flat(model, names),
         generator=generator,
         previous=None if previous is None else flat(previous, names),
+        like=own[0],
     )
     sent = answer(attack, "tamper", sight)
     if not isinstance(sent, Tensor) or sent.shape != mine.shape:

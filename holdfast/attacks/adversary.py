@@ -16,12 +16,12 @@ from holdfast.attacks import awake, false_report, tamper_updates
 from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.core.randomness import rng
-from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.core.types import Absent, Around, Federation, Message, Reply, Tensors, pack, unpack
 
 PANELS = ("panel", "replay", "confirm")  # the jobs of trust/panel.py
 
 
-class Adversary:
+class Adversary(Around):
     """A federation in which some clients are hostile."""
 
     def __init__(
@@ -32,15 +32,11 @@ class Adversary:
         seed: int,
         memory: Memory | None = None,
     ) -> None:
-        self._federation = federation
+        super().__init__(federation)
         self._attack = attack
         self._hostile = frozenset(hostile)
         self._seed = seed
         self._memory = memory or Memory()  # the model of each round, for attacks that look back
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._federation.clients
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         replies = self._federation.ask(messages)
@@ -54,9 +50,6 @@ class Adversary:
         if job in PANELS and awake(self._attack, round, "tester"):
             return [self._exchange_scores(reply) for reply in replies]
         return replies
-
-    def close(self) -> None:
-        self._federation.close()
 
     def _exchange_updates(self, replies: list[Reply | Absent], model: Tensors, round: int) -> list[Reply | Absent]:
         previous = self._moved(model, round) if getattr(self._attack, "looks_back", False) else None

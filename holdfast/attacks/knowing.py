@@ -107,13 +107,19 @@ class ClassPush(Attack):
     needs_classes: ClassVar[bool] = True
 
     def rewrite(self, delta: Tensors, model: Tensors, generator: torch.Generator) -> Tensors:
-        layers = biased(delta)
-        if not layers or not 0 <= self.target < len(delta[f"{layers[-1]}.bias"]):
-            raise HoldfastError(f"attack 'classpush': the model has no output for class {self.target}.")
-        push = {name: torch.zeros_like(delta[name]) for name in (f"{layers[-1]}.weight", f"{layers[-1]}.bias")}
-        for tensor in push.values():
-            tensor[self.target] = -1.0
-        return pushed(delta, push, self.length)
+        row = output_row(delta, self.target)
+        return pushed(delta, {name: -tensor for name, tensor in row.items()}, self.length)
+
+
+def output_row(tensors: Tensors, target: int) -> Tensors:
+    """Ones in the output's row and bias of one class, zeros elsewhere."""
+    layers = biased(tensors)
+    if not layers or not 0 <= target < len(tensors[f"{layers[-1]}.bias"]):
+        raise HoldfastError(f"attack: the model has no output for class {target}.")
+    found = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    for name in (f"{layers[-1]}.weight", f"{layers[-1]}.bias"):
+        found[name][target] = 1.0
+    return found
 
 
 def biased(tensors: Tensors) -> list[str]:

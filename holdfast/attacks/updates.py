@@ -8,7 +8,7 @@ round in which no honest client is there, these send what they learnt: delta_i =
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import ClassVar, Literal
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from holdfast.attacks.contract import Attack
 from holdfast.core.errors import HoldfastError
 from holdfast.core.rows import dots, inner_products, squared_distances
+from holdfast.core.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Sight:
     model: Tensor  # (d,): the model they were sent
     generator: torch.Generator
     previous: Tensor | None = None  # (d,): how the model moved in the round before; only for those that `looks_back`
+    like: Tensors = field(default_factory=dict)  # the names and shapes behind a vector, in its order
 
     def noise(self) -> Tensor:
         """Standard normal values in the shape of their deltas."""

@@ -46,6 +46,8 @@ def federation_channels(subject: Subject) -> list[Channel]:
         told.append(of(subject, "loss", "training loss", "The mean training loss, in every round"))
     if trains and (plan is None or any(True for _ in plan.model().buffers())):
         told.append(of(subject, "buffers", "buffers", "The model's buffers, such as the statistics of batch norms"))
+    if plan is not None and plan.experiment.scaling == "federated":
+        told.append(of(subject, "scaling", "sums of columns", "Sums of a client's columns, once, before round 1"))
     told.append(of(subject, "metrics", "metrics", "How well the model does on a client's own records, after a round"))
     if method is None or method.trust.testing(0) is not None:
         told.append(of(subject, "reports", "reports of testers", "What a client finds when it tests others' updates"))

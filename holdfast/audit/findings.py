@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -26,6 +27,8 @@ from holdfast.data.task import Samples
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.encoders.contract import as_read
 from holdfast.privacy.accounting import compose, group_epsilon
+from holdfast.privacy.claim import Claim
+from holdfast.privacy.ledger import Policy
 from holdfast.privacy.noise import SEEDED, Source
 
 MOST_RECORDS = 500  # of the owner's that are attacked
@@ -45,6 +48,7 @@ class Findings:
     originals: Tensor | None
     entropy: str
     client: int = 0  # the owner whose records are there, if any are
+    signed: str = ""  # the fingerprint of the key that signs the page
 
     @property
     def verdict(self) -> str:
@@ -84,11 +88,28 @@ class Findings:
     @property
     def epsilon_protected(self) -> float:
         """Of what is protected, over all releases of the client that has released most, or over the planned ones."""
-        spent = [account.spent for account in self.subject.accounts if account.counts]
+        at_site = bool(self.subject.site)  # there, what is planned comes to what was released before
+        spent = [account.spent for account in self.subject.accounts if account.counts and not at_site]
         planned = self.subject.planned
         if not spent and len(planned) > 1:
-            return compose(planned, self.delta)
+            return max(self._together(policy, planned) for policy in self.subject.policies)
         return max(spent, default=self.subject.claim.epsilon_total)
+
+    def _together(self, policy: Policy | None, claims: Sequence[Claim]) -> float:
+        return policy.total(claims) if policy is not None and policy.adaptive else compose(claims, self.delta)
+
+    @property
+    def added_up(self) -> str:
+        """What the sum of several releases assumes of how their budgets were chosen."""
+        policies, claims = self.subject.policies, self.subject.planned
+        if all(policy is not None and policy.adaptive and policy.limited for policy in policies):
+            return "by a filter that holds though later budgets be chosen after seeing earlier answers"
+        gaussian, pure, steps = (
+            any(getattr(claim, name) for claim in claims) for name in ("ratio", "epsilon_pure", "steps")
+        )
+        if len(claims) < 2 or not (steps or (gaussian and pure)):
+            return "in a way that holds though later budgets be chosen after seeing earlier answers"
+        return "as if budgets were fixed before any answer was seen; `adaptive = true` in the policy assumes less"
 
     @property
     def epsilon_updates(self) -> float:
@@ -167,8 +188,9 @@ def _owner(subject: Subject, client: int) -> tuple[Encoder, Samples, Samples]:
     plan = subject.plan
     assert plan is not None
     encoder = encoder_for(plan.experiment.encoder, plan.task.train.inputs[0], plan.task.schema)
-    rest = [part for id, (part, _, _) in enumerate(plan.parts) if id != client] or [plan.parts[client][1]]
-    own, others = plan.parts[client][0][:MOST_RECORDS], torch.cat(rest)
+    own, others = plan.parts[client][0][:MOST_RECORDS], torch.cat([part for part, _, _ in plan.parts])
+    others = others[~torch.isin(others, plan.parts[client][0])]
+    others = others if len(others) else plan.parts[client][1]  # at a real site, or of a single client
     few = others[:: max(1, len(others) // 2000)][:2000]
     return encoder, plan.task.train.take(own), plan.task.train.take(few)
 

@@ -87,6 +87,9 @@ class Subject:
     releases: int = 1  # digests planned for each client
     counts: tuple[Claim, ...] = ()  # of metrics and reports that leave with noise
     policies: tuple[Policy | None, ...] = (None,)  # of its clients; none: everything may leave
+    site: str = ""  # whose page it is, at a real site
+    data: str = ""  # the file of its records there
+    before: tuple[Claim, ...] = ()  # what its ledger holds, whatever experiment it was for
 
     @property
     def unread(self) -> list[Account]:
@@ -95,10 +98,10 @@ class Subject:
 
     @property
     def planned(self) -> list[Claim]:
-        """All that one client is to release."""
+        """All that one client is to release, after what it has released before."""
         digests = [] if self.options is None else [self.claim] * self.releases
         updates = [] if self.updates is None else [self.updates.claim] * self.updates.rounds
-        return [*digests, *updates, *self.counts]
+        return [*self.before, *digests, *updates, *self.counts]
 
 
 def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes: Iterable[str] = ()) -> Subject:
@@ -123,6 +126,16 @@ def subject_of(path: Path, client: int = 0, policy: Path | None = None, changes:
     subject = subject_of_file(path)
     house = beside(policy or house_of(path.parent).policy)
     return subject if house.policy is None else replace(subject, accounts=(_read(None, house, subject.claim.delta),))
+
+
+def subject_at(site: str, name: str, data: str, plan: Plan, client: int, house: House) -> Subject:
+    """An experiment as one real site has it: its own records, policy and ledger."""
+    subject = _of_experiment(name, "experiment", plan.experiment, plan, client)
+    allowed = None if house.policy is None else house.read_policy(0.0)
+    account = _read(client, house, subject.claim.delta)
+    before = () if account.note else tuple(house.read_ledger().claims)
+    facts: dict[str, Any] = {"site": site, "data": data, "before": before, "accounts": (account,)}
+    return replace(subject, policies=(allowed,), counts=tuple(_counts(allowed, subject)), **facts)
 
 
 def _of_experiment(name: str, kind: str, experiment: Experiment, plan: Plan, client: int) -> Subject:
@@ -182,7 +195,7 @@ def _read(client: int | None, house: House, delta: float) -> Account:
         policy = house.read_policy(delta)
         ledger = house.read_ledger()
         updates = compose([entry.claim for entry in ledger.entries if entry.claim.mode == DP_SGD], policy.delta)
-        return Account(client, len(ledger.entries), ledger.epsilon(policy.delta), policy.max_epsilon, updates)
+        return Account(client, len(ledger.entries), policy.total(ledger.claims), policy.max_epsilon, updates)
     except HoldfastError as error:
         return Account(client, 0, math.inf, 0.0, math.inf, str(error))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +14,16 @@ import typer
 from rich.text import Text
 
 from holdfast import __version__
-from holdfast.cli import reporting
+from holdfast.cli import forgetting, reporting
 from holdfast.cli.digesting import digest_app
 from holdfast.cli.flower import AllowFailures, flower_app
 from holdfast.cli.privacy import privacy_app
 from holdfast.cli.screen import screen
 from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
+from holdfast.core.codes import code_of_error
 from holdfast.core.errors import HoldfastError
+from holdfast.core.logs import JSON, PLAIN, WISH, JsonLines, wants_json
 
 app = typer.Typer(
     name="holdfast",
@@ -35,6 +39,11 @@ File = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment.
 RUNS, LOOK, USE = "Run", "Look", "Use"
 
 
+class LogKind(StrEnum):
+    plain = PLAIN
+    json = JSON
+
+
 def show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"holdfast {__version__}")
@@ -47,8 +56,17 @@ def common(
         bool, typer.Option("--version", help="Show the version and end.", callback=show_version, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what workers log.")] = False,
+    log: Annotated[
+        LogKind,
+        typer.Option(envvar=WISH, show_envvar=False, show_default=False, help="What run, resume and flower site tell."),
+    ] = LogKind.plain,
 ) -> None:
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    os.environ[WISH] = log.value  # also for the processes that a command starts
+    if wants_json():
+        logging.getLogger("holdfast").setLevel(logging.DEBUG if debug else logging.INFO)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
     for noisy in ("matplotlib", "PIL"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if debug:
@@ -123,6 +141,26 @@ def compare(
     compare_methods(method, Conditions(scenario, attack, attackers, seed), file, changes, out, json)
 
 
+@app.command(name="attack-search", rich_help_panel=RUNS)
+def attack_search(
+    file: File,
+    attackers: Annotated[int | None, typer.Option(help="How many are hostile \\[default: the file's].")] = None,
+    budget: Annotated[int, typer.Option(min=1, help="Attacks to try; each is a run for each seed.")] = 40,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, comma-separated \\[default: the file's].")] = None,
+    goal: Annotated[str, typer.Option(help="What to harm: the model, or one class.")] = "model",
+    draw: Annotated[int, typer.Option(help="The seed of the search itself.")] = 0,
+    set: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder of the search; one that is there is gone on with.")] = Path(
+        "runs/attack-search"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
+) -> None:
+    """Search for the attack that harms an experiment most, and so test its trust rule."""
+    from holdfast.cli.searching import search_attacks
+
+    search_attacks(file, set or [], attackers, budget, seeds, goal, draw, out, json)
+
+
 @app.command(rich_help_panel=LOOK)
 def check(file: File, set: Set = None) -> None:
     """Check an experiment without running it: what would be learnt, by whom, and who is away when."""
@@ -169,43 +207,37 @@ def methods(
     list_methods(kind)
 
 
-@app.command(rich_help_panel=RUNS)
-def forget(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    site: Annotated[str, typer.Option(help="The member that withdraws, by its name.")],
-    replay: Annotated[bool, typer.Option("--replay", help="Play the rounds again without it, if need be all.")] = False,
-) -> None:
-    """Delete what a run keeps of a member that withdraws, and train or play its model again without it."""
-    from holdfast.cli.screen import screen
-    from holdfast.play import forget as forget_site
-
-    done = forget_site(run, site, replay)
-    console = screen(wrap=True)
-    console.print(done.sentence, markup=False)
-    if done.model == "still knows":
-        console.print("Play it again without that member: add --replay.")
+app.command(rich_help_panel=RUNS)(forgetting.forget)
 
 
 @app.command(rich_help_panel=RUNS)
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, ...")],
-    scale: Annotated[str, typer.Option(help="small: minutes; paper: the paper's settings and data.")] = "small",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="feddig-table1, feddig-fig8, fedtest-fig4, tournament, ...")
+    ],
+    scale: Annotated[
+        str, typer.Option(help="small: minutes; paper: the paper's settings and data; full: of the tournament.")
+    ] = "small",
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (feddig-*; may be repeated).")
+        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (not fedtest-*; may be repeated).")
     ] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
-    """Reproduce a table or figure of the papers: ours beside theirs."""
+    """Reproduce a table or figure of the papers, ours beside theirs, or play the tournament of all methods."""
     if name.startswith("fedtest"):
         from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 
         if only:
             raise HoldfastError("reproduce --only: the figures of FedTest are played whole.")
         reproduce_fedtest(name, scale, data, out, seeds, set or [], json)
+    elif name == "tournament":
+        from holdfast.cli.reproducing_tournament import play_tournament
+
+        play_tournament(scale, data, out, seeds, set or [], json, only or [])
     else:
         from holdfast.cli.reproducing import reproduce_paper
 
@@ -223,6 +255,17 @@ app.add_typer(flower_app, name="flower", rich_help_panel=RUNS)
 app.add_typer(site_app, name="site", rich_help_panel=RUNS)
 
 
+@app.command(rich_help_panel=LOOK)
+def explain(code: Annotated[str, typer.Argument(metavar="CODE", help="As an error shows it: HF1203.")]) -> None:
+    """Tell what an error's code means: its sentence, cause and cure."""
+    from holdfast.cli.codes import explain as lines_of
+
+    if not re.fullmatch(r"HF\d{4}", code.upper()):
+        raise HoldfastError(f"{code!r} is no code of an error; they look like HF1203.")
+    for line in lines_of(code.upper()):
+        typer.echo(line)
+
+
 def main() -> None:
     """The entry point: an error that is a sentence is shown as one."""
     sys.path.append("")  # the current folder, for users' own parts; last: no file there may hide a module of that name
@@ -231,7 +274,13 @@ def main() -> None:
     except HoldfastError as error:
         if os.environ.get("HOLDFAST_DEBUG"):
             raise
-        sentence = Text.assemble(("Error:", "bold red"), f" {error}")  # no markup: it may quote a stranger's words
+        code = code_of_error(error)
+        if wants_json():
+            logging.getLogger("holdfast").error("%s", error, extra={"fields": {"event": "error", "code": code}})
+            sys.exit(1)
+        sentence = Text.assemble(
+            ("Error:", "bold red"), f" {error} ", (f"({code})", "dim")
+        )  # no markup: strangers' words
         screen(stderr=True, wrap=True).print(sentence)
         sys.exit(1)
     except KeyboardInterrupt:

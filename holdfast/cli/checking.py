@@ -19,6 +19,7 @@ from holdfast.attacks import ATTACKS
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.names import plural
+from holdfast.core.rivals import rivals
 from holdfast.core.tables import toml
 from holdfast.data.kinds import LOSSES
 from holdfast.data.named import known_tasks
@@ -26,7 +27,9 @@ from holdfast.data.natural import PARTITIONS
 from holdfast.data.partitions import class_counts
 from holdfast.data.sources.picture import partition_figure, partition_table
 from holdfast.encoders import ENCODERS
+from holdfast.learning.compress import COMPRESSIONS
 from holdfast.learning.device import gains_from_bfloat16
+from holdfast.learning.late import LATE
 from holdfast.learning.optimizers import OPTIMIZERS
 from holdfast.learning.schedules import SCHEDULES
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
@@ -79,6 +82,8 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     rule = next((name for name, kind in TRUSTS.items() if type(plan.method.trust) is kind), experiment.trust.head)
     yield "method", f"{experiment.method}, updates weighted by {rule}"
     yield "clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples"
+    if alone := of_one_class(plan):
+        yield "one class", f"all records of {', '.join(alone)} are of one class: no AUROC there"
     if plan.hostile:
         yield "hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}"
     steps = f"batches of {experiment.batch_size}, lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}"
@@ -93,6 +98,15 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "frozen", f"{len(frozen)} of {tensors} tensors ({', '.join(experiment.groups or ())})"
     if experiment.selection.name != "all":
         yield "selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round"
+
+
+def of_one_class(plan: Plan) -> list[str]:
+    """The sites of a table whose training records are all of one class."""
+    task, parts = plan.task, plan.parts
+    if task.schema is None or task.bare or not task.kind.has_classes:
+        return []
+    held = [len(task.train.labels[train].unique()) for train, _, _ in parts]
+    return [plan.experiment.name_of(client) for client, classes in enumerate(held) if classes == 1]
 
 
 def timeline(plan: Plan, width: int = 60) -> list[str]:
@@ -161,11 +175,16 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "schedule": ("how the learning rate goes on", SCHEDULES),
     "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
     "selection": ("who is asked to train in a round", SELECTIONS),
+    "compress": ("what of an update is sent, in few bytes", COMPRESSIONS),
+    "late": ("what a slow client's update of an earlier round is worth", LATE),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),
     "partition": ("how data are dealt out", PARTITIONS),
     "model": ("what is trained", MODELS),
     "encoder": ("public features, for models that read them", ENCODERS),
+    "rival algorithms": ("for comparison only, as algorithm = ...", rivals("algorithm")),
+    "rival absences": ("for comparison only, as absence = ...", rivals("absence")),
+    "rival rules": ("for comparison only, as trust = ...", rivals("trust")),
 }
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
+from holdfast.core.logs import tell, wants_json
 
 if TYPE_CHECKING:
     from holdfast.flower.deploy.local import Local
@@ -61,9 +63,11 @@ def up(
         console.print(WARNING)
     end_on_term()
     names = usual_names(experiment.clients)
-    with local(out, names, secure=not insecure, tables=tables_in(out, experiment, names)) as here:
+    tables, sums = tables_in(out, experiment, names), experiment.protect.name == "secure-sum"
+    with local(out, names, secure=not insecure, tables=tables, signing=sums) as here:
         console.print(f"{experiment.clients} sites are up; what they log is in {here.home}")
-        here.begin(app, out=str(out / "run"), enough=enough, half=half, sites=",".join(names))
+        settings: dict[str, Any] = {"members": str(here.members)} if sums else {}
+        here.begin(app, out=str(out / "run"), enough=enough, half=half, sites=",".join(names), **settings)
         failed = follow(console, here, experiment, out / "run")
     console.print("Everything is down again.")
     end_with(failed and not allow_failures)
@@ -110,6 +114,22 @@ def keys(
 
 
 @flower_app.command()
+def members(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The members' public keys, SITE.pub.")],
+) -> None:
+    """Show the fingerprints of the members' public keys, for people to compare by telephone."""
+    from holdfast.digests.origin import fingerprint_of_key, known_keys
+
+    known = known_keys(folder)
+    if not known:
+        raise HoldfastError(f"{folder} has no public key; put there what each site got from `holdfast digest key`.")
+    console = screen(wrap=True)
+    for site, key in known.items():
+        console.print(f"{fingerprint_of_key(key)}  {site}", highlight=False)
+    console.print("Each site compares the line of every other with what that site reads out of its own file.")
+
+
+@flower_app.command()
 def site(
     name: Annotated[str, typer.Argument(metavar="SITE", help="This site's name.")],
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the moderator's SuperLink listens.")],
@@ -137,7 +157,7 @@ def site(
     from holdfast.digests.origin import load_key
     from holdfast.flower.deploy.joining import News, check_address, check_certificate, check_key
     from holdfast.flower.deploy.local import Local
-    from holdfast.flower.deploy.policy import carry_privacy, read_site_policy
+    from holdfast.flower.deploy.policy import carry_privacy, draw_token, read_site_policy
     from holdfast.flower.engine.sites import check_names
     from holdfast.learning.device import choose_device
 
@@ -160,6 +180,7 @@ def site(
     given = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
     given["signing-key"] = signing_key
     config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
+    draw_token(folder / "sites" / name)
     if device is not None:
         choose_device(device)
         config["device"] = device
@@ -174,7 +195,10 @@ def site(
         console.print(f"{name} goes to the SuperLink at {superlink}; it logs to {here.log(name)}. Ctrl-C ends it.")
         while all(process.poll() is None for process in here.processes.values()):
             for sentence in news.read():
-                console.print(sentence, markup=False)
+                if wants_json():
+                    tell(logging.getLogger("holdfast"), sentence, event="site", site=name)
+                else:
+                    console.print(sentence, markup=False)
             time.sleep(0.5)
         raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
     finally:

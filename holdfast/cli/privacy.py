@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.cli.screen import screen
+from holdfast.cli.screen import FAILED, screen
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:  # torch is imported by what needs it, not for --help
@@ -29,13 +29,28 @@ def report_command(
     subject: Annotated[Path, typer.Argument(metavar="DIGEST|RUN|EXPERIMENT", help="What the report is about.")],
     json: Json = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="PAGE.html", help="Save the page, with the owner's pictures.")
+        list[Path] | None,
+        typer.Option(metavar="PAGE.html|PAGE.pdf", help="Save the page, with the owner's pictures; may be repeated."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="SITE.key", help="Sign each page with the site's key, in PAGE.sig beside it.")
     ] = None,
     client: Annotated[int, typer.Option(help="Whose records are attacked, where they are on this machine.")] = 0,
     trials: Annotated[int, typer.Option(help="Canaries of an audit, each tried both ways.", min=20)] = 500,
+    site: Annotated[
+        str | None, typer.Option(help="At a real site: its name; the report is of its own records, policy and ledger.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Of a site: its folder, with the ledger.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Of a site: its own table, where the task is a schema.")] = None,
+    records: Annotated[
+        Path | None, typer.Option("--images", "--series", "--text", help="Of a site: its own records.")
+    ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of a digest's file: the policy with its ledger \\[default: the nearest]."),
+        typer.Option(
+            metavar="FILE",
+            help="Of a site: its policy. Of a digest's file: that with its ledger \\[default: the nearest].",
+        ),
     ] = None,
     set: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an experiment's key.")
@@ -47,26 +62,48 @@ def report_command(
     """
     from holdfast.audit.findings import as_json, examine
     from holdfast.audit.target import subject_of
-    from holdfast.cli.running import FAILED
-    from holdfast.core.files import write_file
+    from holdfast.cli.site_page import page_files, subject_at_site
     from holdfast.play import one_thread
     from holdfast.privacy.noise import system
-    from holdfast.report.privacy_page import as_html, as_text
+    from holdfast.report.privacy_page import as_text
 
-    if out is not None and not out.parent.is_dir():
-        raise HoldfastError(f"{out.parent} does not exist; make that folder first, or name another file.")
+    pages = page_files(out or [], key)
+    if site is None and (folder or table or records):
+        raise HoldfastError("--folder, --table and --images are of a site; name it, as in --site site-0.")
     with one_thread():
-        findings = examine(subject_of(subject, client, policy, set or []), system(), client, trials)
-    if out is not None:
-        write_file(out, as_html(findings).encode())
+        if site is None:
+            about = subject_of(subject, client, policy, set or [])
+        else:
+            about, client = subject_at_site(subject, site, folder, table, records, policy, set or [])
+        findings = examine(about, system(), client, trials)
+    written = pages(findings)
     if json:
         typer.echo(json_text.dumps(as_json(findings), allow_nan=False))
     else:
         typer.echo(as_text(findings), nl=False)
-        if out is not None:
-            screen(wrap=True).print(f"Written: [bold]{escape(str(out))}[/]")
+        for path in written:
+            screen(wrap=True).print(f"Written: [bold]{escape(str(path))}[/]")
     if findings.verdict != "PASS":
         raise typer.Exit(FAILED)
+
+
+@privacy_app.command("verify")
+def verify_command(
+    page: Annotated[Path, typer.Argument(metavar="PAGE", help="A page that a site signed, or a receipt of `forget`.")],
+    key: Annotated[Path, typer.Option(metavar="SITE.pub", help="The site's public key, as you got it from the site.")],
+) -> None:
+    """Say whether a page is, to the last byte, what the owner of this key signed; exit code 3 if not."""
+    from holdfast.core.signatures import fault_of, fingerprint, public_key
+
+    known = public_key(key)
+    fault = fault_of(page, known)
+    console = screen(wrap=True)
+    if fault:
+        console.print(f"[bold red]NOT VERIFIED[/] {escape(str(page))}: {escape(fault)}. Do not rely on it.")
+        raise typer.Exit(FAILED)
+    console.print(
+        f"[bold green]VERIFIED[/] {escape(str(page))} is what {escape(key.stem)} signed ({fingerprint(known)})."
+    )
 
 
 @privacy_app.command("plan")
@@ -78,12 +115,18 @@ def plan_command(
     set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of it.")] = None,
     curve: Annotated[str, typer.Option(help="True epsilons of the curve, comma-separated.")] = "0.5,1,3,10",
     try_out: Annotated[bool, typer.Option("--try/--no-try", help="Train on the digests to see the accuracy.")] = True,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...", help="Plan on so many made-up records of each member, drawn by the task's schema alone."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Which settings meet a target of privacy, and what they cost: the curve of accuracy against true epsilon."""
-    from holdfast.audit.planning import Workshop, settings_for, too_small
-    from holdfast.play import one_thread
-    from holdfast.runs.build import make_plan
+    import tempfile
+
+    from holdfast.cli.stand_in import on_stand_in
     from holdfast.runs.experiment import from_changes, load
 
     changes = set or []
@@ -92,9 +135,28 @@ def plan_command(
         epsilons = [float(value) for value in curve.split(",")]
     except ValueError:
         raise HoldfastError(f"--curve {curve!r}: expected numbers such as 1,3,10.") from None
-    if experiment.protect.name == "dp-sgd":
-        show_splits(experiment, epsilon, delta, json)
-        return
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, made_up = on_stand_in(experiment, records, Path(folder))
+        if experiment.protect.name == "dp-sgd":
+            show_splits(experiment, epsilon, delta, json, made_up)
+        else:
+            show_settings(experiment, epsilon, delta, releases, epsilons if try_out else [], json, made_up)
+
+
+def show_settings(
+    experiment: Experiment,
+    epsilon: float,
+    delta: float,
+    releases: int,
+    epsilons: Sequence[float],
+    json: bool,
+    made_up: str,
+) -> None:
+    """Settings of digests that meet a target; with epsilons of a curve, tried out."""
+    from holdfast.audit.planning import Workshop, settings_for, too_small
+    from holdfast.play import one_thread
+    from holdfast.runs.build import make_plan
+
     with one_thread():
         plan = make_plan(experiment)
         if not plan.task.kind.has_classes:
@@ -106,12 +168,13 @@ def plan_command(
         settings = settings_for(epsilon, delta, releases, about.feature_shape, about.classes)
         warning = too_small(plan, settings)
         line: list[Setting] = []
-        if try_out:
+        if epsilons:
             workshop = Workshop(plan)
             settings = sorted(map(workshop.trial, settings), key=lambda s: -(s.accuracy or 0.0))
             line = workshop.curve(epsilons, delta)
     if json:
         found = {"settings": [row(s) for s in settings], "curve": [row(s) for s in line], "warning": warning}
+        found |= {"made_up": made_up} if made_up else {}
         typer.echo(json_text.dumps(found))
         return
     console = screen()
@@ -122,9 +185,11 @@ def plan_command(
     if line:
         console.print(table("What privacy costs: accuracy against true epsilon", line))
         console.print("Accuracy of a model trained on the digests alone; with some clients present a run does better.")
+    if made_up:
+        console.print(escape(made_up))
 
 
-def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool) -> None:
+def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool, made_up: str) -> None:
     """How to divide the budget between digests and protected updates, tried on the experiment's data."""
     from dataclasses import asdict
 
@@ -140,7 +205,8 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
         best = settings_for(splits[0].digest, delta, 1, about.feature_shape, about.classes)
         warning = too_small(plan, best)
     if json:
-        typer.echo(json_text.dumps({"splits": [asdict(split) for split in splits], "warning": warning}))
+        found = {"splits": [asdict(split) for split in splits], "warning": warning}
+        typer.echo(json_text.dumps({**found, "made_up": made_up} if made_up else found))
         return
     view = Table(title=f"Epsilon {epsilon:g} at delta {delta:g}, divided", title_justify="left")
     for name in ("setting", "for the digest", "both together", "accuracy"):
@@ -151,9 +217,8 @@ def show_splits(experiment: Experiment, epsilon: float, delta: float, json: bool
     console.print(view)
     if warning:
         console.print(f"[yellow]![/] {escape(warning)}")
-    console.print(
-        "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
-    )
+    public = "The experiment was run on its data, on two seeds for each row; only public data may be looked at so."
+    console.print(escape(made_up or public))
 
 
 def row(setting: Setting) -> dict[str, Any]:

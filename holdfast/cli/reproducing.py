@@ -18,9 +18,10 @@ from rich.table import Table
 from holdfast.cli.comparing import play_one
 from holdfast.cli.running import Live, happenings, print_json
 from holdfast.cli.screen import screen
+from holdfast.core.config import Choice
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
-from holdfast.data.named import EMBEDDED, load_task
+from holdfast.data.named import EMBEDDED, HEART, load_task
 from holdfast.reproduce.baselines import centralised, lda_accuracy
 from holdfast.reproduce.drawing import save_bars, save_round_curves
 from holdfast.reproduce.plans import Column, Reproduction, Row, only, reproduction
@@ -41,6 +42,7 @@ from holdfast.runs.experiment import Experiment, from_table, set_key
 from holdfast.runs.history import History
 
 Place = tuple[str, str]  # row, column
+INSIDE = (EMBEDDED, HEART)  # the data come with Holdfast
 MOST_COLUMNS = 5  # of a table that fits into 80 columns of text
 
 
@@ -113,7 +115,7 @@ def with_data(wanted: Reproduction, wish: Wish) -> tuple[Reproduction, list[str]
     for column in wanted.columns:
         table = table_for(wanted, Row("", {}), column, 0, wish)
         task, asked = str(table["task"]), from_table({"download": table.get("download", False)}).download
-        if task == EMBEDDED or "." in task:
+        if task in INSIDE or "." in task:
             kept.append(column)
             continue
         try:
@@ -135,7 +137,7 @@ def table_for(wanted: Reproduction, row: Row, column: Column, seed: int, wish: W
     table = {**wanted.base, **row.keys, **column.keys, "seed": seed}
     for change in wish.changes:
         set_key(table, change)
-    if wish.data is not None and table["task"] != EMBEDDED:  # also of a task that the user names instead
+    if wish.data is not None and table["task"] not in INSIDE:  # also of a task that the user names instead
         table.setdefault("data", str(wish.data))
     return table
 
@@ -152,8 +154,9 @@ def experiments_of(wanted: Reproduction, wish: Wish) -> dict[Place, list[Experim
         if wanted.beside is not None and (wanted.beside, column.name) in places:
             made = [centralised(experiment) for experiment in places[wanted.beside, column.name]]
             places[CENTRALISED, column.name] = made
-    for experiments in places.values():
-        make_plan(experiments[0])
+    first = [experiments[0] for experiments in places.values()]
+    for experiment in {replace(one, scenario=Choice("none")).fingerprint: one for one in first}.values():
+        make_plan(experiment)  # what fits in one scenario does in the others
     return places
 
 
@@ -184,8 +187,8 @@ def play_all(places: dict[Place, list[Experiment]], out: Path, console: Console)
             left = (time.perf_counter() - start) / done * (all_work - done)
             if not console.is_terminal:
                 label = f"{experiment.method}, {experiment.scenario}, seed {experiment.seed}"
-                accuracy = histories[fingerprint].final_accuracy
-                console.print(f"run {number} of {len(different)}: {label}: {accuracy:.1%}; {minutes(left)} left")
+                reached = histories[fingerprint].final_text
+                console.print(f"run {number} of {len(different)}: {label}: {reached}; {minutes(left)} left")
     return {place: [histories[e.fingerprint] for e in experiments] for place, experiments in places.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,14 +15,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from holdfast.cli.hostile import backdoor_rate, hostility, suspicions
-from holdfast.cli.screen import screen
+from holdfast.cli.screen import FAILED, screen
 from holdfast.core.failures import LOG
+from holdfast.core.logs import tell, wants_json
 from holdfast.core.names import plural
 from holdfast.core.types import by_scenario
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.play import resume as resume_run
 from holdfast.play import run as play
-from holdfast.record import Record
+from holdfast.record import Record, tell_round
 from holdfast.report.run_data import class_names
 from holdfast.report.words import lost_classes, on_absent
 from holdfast.runs.deal import counted
@@ -31,10 +33,8 @@ from holdfast.runs.outcome import rounds_text
 from holdfast.runs.rehearse import refuse_without_effect
 from holdfast.runs.store import Run
 
+log = logging.getLogger("holdfast")
 BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-FAILED = 3  # exit code of what was done to its end and came to nothing
 
 
 def run_file(
@@ -75,6 +75,8 @@ def show(
     go: Callable[[Callable[[Record], None]], History], experiment: Experiment, out: Path, done: int, as_json: bool
 ) -> bool:
     """Play a run under a live display and say what it came to; true if it failed."""
+    if wants_json():
+        return show_lines(go, experiment, out, as_json)
     console = screen(stderr=as_json, wrap=True)
     start = time.perf_counter()
     with Live(console, experiment.rounds, done) as live:
@@ -89,6 +91,23 @@ def show(
         tell_failures(console, history)
     else:
         conclude(console, history, time.perf_counter() - start, out)
+    return bool(history.failures)
+
+
+def show_lines(
+    go: Callable[[Callable[[Record], None]], History], experiment: Experiment, out: Path, as_json: bool
+) -> bool:
+    """The same for machines: a line of JSON for each round and for the end; true if the run failed."""
+    history = go(lambda record: tell_round(log, record, experiment.name_of))
+    told = {**summary(history, backdoor_rate(history)), "folder": str(out)}
+    if as_json:
+        print_json(told)
+    tell(
+        log,
+        "The run is finished.",
+        event="end",
+        **{key: told[key] for key in ("metric", "final", "failures", "folder")},
+    )
     return bool(history.failures)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,34 +111,82 @@ def withdraw_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The experiment, as the site has it.")],
     folder: Folder,
     by: By,
+    request: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a signed request too, for a run that has ended.")
+    ] = None,
+    site: Annotated[str | None, typer.Option(help="Of a request: this site's name, as the moderator knows it.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Of a request: this site's own key, SITE.key.")] = None,
 ) -> None:
-    """Leave an experiment for good: at its next question the moderator is told to delete this site's digest."""
+    """Leave an experiment for good: at its next question the moderator is told to delete this site's digest.
+
+    After a run has ended nobody asks any more: send the moderator a request then.
+    """
+    from holdfast.core.files import write_file
     from holdfast.flower.deploy.policy import fingerprint_of, withdraw
+    from holdfast.flower.deploy.withdrawal_request import request_of
     from holdfast.runs.experiment import load
 
-    fingerprint = fingerprint_of(load(file))
+    experiment = load(file)
+    if request is not None and (site is None or key is None):
+        raise HoldfastError("--request: say which site asks and sign it, with --site NAME and --key SITE.key.")
+    signed = b"" if request is None else request_of(experiment, str(site), by, Path(str(key)))
+    fingerprint = fingerprint_of(experiment)
     withdraw(folder / fingerprint[:16], by)
-    Console(highlight=False, soft_wrap=True).print(
-        escape(f"This site has withdrawn from {fingerprint[:16]}; nothing of it is answered from now on.")
-    )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(escape(f"This site has withdrawn from {fingerprint[:16]}; nothing of it is answered from now on."))
+    if request is not None:
+        write_file(request, signed)
+        console.print(escape(f"Send {request} to the moderator, for `holdfast forget RUN --request`."))
+
+
+@site_app.command("pause")
+def pause_command(folder: Folder, by: By) -> None:
+    """Answer nothing for now, whichever experiment asks; to the others this site is away."""
+    from holdfast.flower.deploy.approval import check_person
+    from holdfast.flower.deploy.home import pause
+
+    check_person(by)
+    pause(folder, by)
+    Console(highlight=False, soft_wrap=True).print("This site is paused; `holdfast site resume` lets it go on.")
+
+
+@site_app.command("resume")
+def resume_command(folder: Folder) -> None:
+    """Let a paused site go on."""
+    from holdfast.flower.deploy.home import go_on
+
+    go_on(folder)
+    Console(highlight=False, soft_wrap=True).print("This site goes on.")
+
+
+@site_app.command("console")
+def console_command(
+    folder: Folder,
+    policy: Annotated[Path | None, typer.Option(help="The site's policy, as the site was started with.")] = None,
+    by: Annotated[str, typer.Option(help="Who decides here: a person's name; else it is asked for each time.")] = "",
+    key: Key = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1 \\[default: a free one].", min=0, max=65535)] = 0,
+) -> None:
+    """Look at this site in the browser: who asks for what, what has left; approve, refuse, pause, withdraw."""
+    from holdfast.console.server import serve_console
+
+    console = Console(highlight=False, soft_wrap=True)
+    with serve_console(folder, policy, by, key, port) as address:
+        console.print(f"The site's console: {address}", markup=False)
+        console.print("Whoever has this address can decide here: it is for you alone. Ctrl-C ends it.")
+        while True:
+            time.sleep(3600)
 
 
 def decide_here(
     event: str, what: str, folder: Path, policy: Path, by: str, key: Path | None, page: Path | None
 ) -> None:
     """Enter a person's word in the site's log, and say what holds now."""
-    from holdfast.digests.origin import known_keys
-    from holdfast.flower.deploy.approval import case_of, cases, decide, proposal_of, sha256_of_file
+    from holdfast.flower.deploy.approval import cases, proposal_of, sha256_of_file, speak
     from holdfast.flower.deploy.policy import read_site_policy
     from holdfast.runs.experiment import load
 
     wanted = read_site_policy(policy)
-    if not wanted.approvals:
-        raise HoldfastError(f"{policy} asks for no approval; write approvals = 1 (or more) into it.")
-    if wanted.approvers is not None and (key is None or by not in known_keys(wanted.approvers)):
-        raise HoldfastError(f"--by and --key: {policy} counts only what a key of {wanted.approvers} signed; name both.")
-    if page is not None and not page.is_file():
-        raise HoldfastError(f"--page: {page} does not exist.")
     if what.endswith(".toml"):
         found = [proposal_of(load(Path(what)), Path(what).resolve().parent, policy)]
     else:
@@ -145,11 +194,7 @@ def decide_here(
         if event == "approved":
             found = one_of([proposal for proposal in found if proposal.policy == sha256_of_file(policy)], what, folder)
     for proposal in found:
-        decide(folder, proposal, event, by, key, page)
-        case = case_of(folder, wanted, proposal)
-        if case is None or (by not in case.approved if event == "approved" else case.refused != by):
-            raise HoldfastError(f"The word of {by} does not count: {key} is not the key of {by} in {wanted.approvers}.")
-        say(event, by, case, wanted.approvals)
+        say(event, by, speak(folder, policy, proposal, event, by, key, page), wanted.approvals)
 
 
 def named(what: str, known: list[Proposal]) -> list[Proposal]:

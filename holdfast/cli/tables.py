@@ -12,6 +12,7 @@ from rich.table import Table
 
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
+from holdfast.core.names import plural
 
 if TYPE_CHECKING:
     from holdfast.data.tables.check import Report
@@ -90,7 +91,7 @@ def example_command(
 
 
 def show(console: Console, file: Path, schema: Schema, report: Report) -> None:
-    title = f"{file.name}: {report.records:,} records; schema {schema.name}, version {schema.version}"
+    title = f"{file.name}: {plural(report.records, 'record')}; schema {schema.name}, version {schema.version}"
     view = Table(box=None, padding=(0, 2, 0, 0), title=escape(title), title_justify="left", title_style="bold")
     for heading in ("column", "agreed", "missing", ""):
         view.add_column(heading)

@@ -20,14 +20,17 @@ from holdfast.data.metrics import moving_sums
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
 from holdfast.learning.augment import Augment
+from holdfast.learning.compress import Compression
 from holdfast.learning.settings import Learning
+from holdfast.models.scaling import scaled_columns
 from holdfast.privacy.channels import NOISED, OFF
 from holdfast.privacy.counts import noised_counts
 from holdfast.privacy.dp_sgd import Guard
 from holdfast.privacy.gate import House, house_of, let_out, pass_gate
 from holdfast.privacy.ledger import OPENED, Policy
-from holdfast.privacy.noise import system
+from holdfast.privacy.noise import Whole, system
 from holdfast.privacy.patients import first_each, for_patients
+from holdfast.secure_sum.keys import Keyring
 from holdfast.secure_sum.member import Member
 from holdfast.secure_sum.options import SecureSum
 from holdfast.trust.backdoor_probe import Stamped
@@ -46,15 +49,20 @@ class Client(Owner):
     learning: Learning
     algorithm: FedAvg
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
+    compress: Compression = field(default_factory=Compression)  # what of its update it sends
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations
+    later: Samples | None = None  # what it trains on from a round on, in simulations of data that change
+    later_from: int = 0  # that round, counted from 0
     guard: Guard | None = None  # protects its updates
     augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest
+    keyring: Keyring | None = None  # a real site's keys for secure sums; none: simulated ones
     desk: dict[tuple[int, int, int], Member] = field(default_factory=dict)  # secure sums, by round, stage and attempt
+    learnt: dict[int, Whole] = field(default_factory=dict)  # of this round, for a secure sum of updates
     paid: list[bool] = field(default_factory=list)  # whether a second stage is paid for
-    opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # where it has no folder
+    opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # those that it knows of
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first
     interval_from: int = 1 << 62  # the round, counted from 0, from which it tells how sure its leading metric is
 
@@ -108,6 +116,8 @@ def leave(client: Client, message: Message, reply: Reply) -> Reply:
         scalars.pop("interval", None)  # it is exact
     if "accuracies" in scalars and policy.rule("reports").state == NOISED:
         scalars["accuracies"] = noised_accuracies(client, policy, message.round, scalars, what)
+    if "scaling" in scalars and policy.rule("scaling").state == NOISED:
+        scalars["scaling"] = noised_scaling(client, policy, scalars["scaling"], what)
     tensors, scalars = pass_gate(policy, reply.tensors, scalars)
     seconds = 0.0 if policy.rule("timing").state == OFF else reply.seconds
     return replace(reply, tensors=tensors, scalars=scalars, seconds=seconds)
@@ -145,16 +155,28 @@ def noised_accuracies(
     return {name: min(max(one / count, 0.0), 1.0) for name, one in zip(told, noised, strict=True)}
 
 
+def noised_scaling(client: Client, policy: Policy, told: list[float], what: str) -> list[float]:
+    """The sums of its columns with noise for what one record can move them by."""
+    if client.train.weights is not None:
+        raise Refusal("closed", "policy: sums of weighted records have no bound for noise to cover, so none leaves.")
+    columns = scaled_columns(client.model)
+    assert columns is not None
+    noised, claim = noised_counts(told, columns.most_moved, policy.rule("scaling").epsilon, policy.delta, system())
+    let_out(house_of_client(client), claim if client.about.person is None else for_patients(claim), what)
+    return noised
+
+
 def recall_memory(client: Client, last: int, sent: Tensors) -> tuple[Tensors, Tensors, Tensors, list[str]]:
     """The algorithm's memory as of the last round that counted, or as a stand-in left it; the optimiser's state; and
     what stays at home. A code says if it is lost.
     """
-    if not client.learning.optimizer.keep and not client.home and (sent or not client.algorithm.remembers):
+    keeps = client.learning.optimizer.keep or client.compress.keeps
+    if not keeps and not client.home and (sent or not client.algorithm.remembers):
         return sent, {}, {}, []
     try:
         memory = client.memory.read(last)
     except HoldfastError as error:
         tell_home(client.memory.folder, f"{error}; client {client.id} starts with an empty one")
         return sent, {}, client.home, ["memory-lost"]
-    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/"))}
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith(("optimizer/", "home/", "error/"))}
     return sent or own, unpack(memory, "optimizer"), unpack(memory, "home") or client.home, []

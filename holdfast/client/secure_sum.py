@@ -1,15 +1,16 @@
 """The job `secure-sum`: a client's part of a total of which the moderator learns nothing else (secure_sum/).
 
-Each step of a sum is one question. The vector is a stage of the moments of its records (privacy/total_moments.py), with
-the client's share of the noise. It is entered in the client's ledger before it leaves, masked or not: the first stage
-pays for both, and whatever is asked for again is paid for again.
+Each step of a sum is one question. The vector is what the client learnt in this round (stage 0, secure_train.py), or a
+digest of its records with its share of the noise: of classes two stages of moments (1 and 2, privacy/total_moments.py),
+of other kinds joint sums (3, privacy/total_sums.py). Digests are entered in the client's ledger before they leave,
+masked or not: the first stage pays for both, and whatever is asked for again is paid for again.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,28 +23,38 @@ from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
+from holdfast.data.kinds import kind_of
 from holdfast.digests.release_options import ReleaseOptions
+from holdfast.digests.sums import UNIT, bounds_of, targets_of
 from holdfast.jobs import Job, register
 from holdfast.privacy import total_moments as totals
+from holdfast.privacy import total_sums
+from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import SITE, check_delta, let_out
 from holdfast.privacy.moment_noise import LEAST_RADIUS, Centres
 from holdfast.privacy.noise import Whole, system
-from holdfast.secure_sum.keys import simulated_key
+from holdfast.privacy.sum_noise import Bounds
+from holdfast.secure_sum import updates
+from holdfast.secure_sum.keys import Keyring, simulated_keyring
 from holdfast.secure_sum.member import Blame, Member, Terms
 from holdfast.secure_sum.options import SecureSum
+from holdfast.secure_sum.packing import Layout
 
 OPENED = "opened-sums.json"  # in a client's folder
 LETTER = "letter"
+UPDATE = 0  # the stage that is the total of a round's updates
+SUMS = 3  # that of joint sums of kinds without classes
+JOIN = "join"  # the step in which a member says which long-term key is its own
 
 
 @dataclass(frozen=True)
 class SumRequest:
-    """One step of a sum: who is in it, and what the others sent; for the second stage its centres."""
+    """One step of a sum: who is in it, by long-term key, and what the others sent; for the second stage its centres."""
 
     step: str
     stage: int
     attempt: int
-    members: list[int]
+    members: dict[str, str]  # in the step "keys"; else empty
     present: list[int]
     records: int
     letters: Tensors
@@ -61,22 +72,31 @@ class SumReply:
 
 class SecureSumJob(Job[Client, SumRequest, SumReply]):
     name, request, reply = "secure-sum", SumRequest, SumReply
-    exact = False  # what leaves is masked, and its total noised and entered in the ledger
+    exact = False  # what leaves is masked; a total of moments is noised and entered, one of updates refused where
+    steps = True  # a policy wants noise (secure_train.py)
 
     def due(self, round: int, client: Client, context: Context) -> bool:
-        return context.algorithm.one_message and context.secure is not None
+        return context.secure is not None
 
     def records(self, client: Client, round: int) -> int:
         return len(client.train)
 
     def perform(self, client: Client, asked: SumRequest, round: int) -> SumReply:
-        if client.secure is None or asked.stage not in (1, 2) or at_site(client):
+        digests = (1, 2) if kind_of(client.about.kind).has_classes else (SUMS,)
+        stages = digests if client.algorithm.one_message else (UPDATE,)
+        if client.secure is None or asked.stage not in stages:
             raise Refusal("job", "a step of a secure sum was asked for, and the run has none.")
-        key = (round, asked.stage, asked.attempt)
+        ring = keyring_of(client)
+        if asked.step == JOIN:
+            return answer(client, ring.own)
+        opened, key = opened_by(client), (round, asked.stage, asked.attempt)
         letters = {int(name): bytes_of(letter) for name, letter in asked.letters.items() if name.isdecimal()}
         if asked.step == "keys":
-            terms = terms_of(client.about, client.seed, client.secure, round, asked.stage, asked.attempt, asked.members)
-            client.desk[key] = Member(terms, client.id, simulated_key(client.seed, client.id), opened_by(client))
+            known = read_members(asked.members, ring)
+            terms = terms_of(client.about, client.seed, client.secure, round, asked.stage, asked.attempt, known)
+            for old in [old for old in client.desk if old[0] != round]:
+                del client.desk[old]
+            client.desk[key] = Member(terms, client.id, ring.signer, opened)
             return answer(client, client.desk[key].keys())
         member = client.desk.get(key)
         if member is None:
@@ -85,9 +105,9 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
             sealed, commitment = member.shares(letters, asked.records)
             return answer(client, commitment, sealed)
         if asked.step == "masked":
-            layout = totals.layout_of(stage_of(client, asked.stage), member.extent)
             try:
-                return answer(client, member.masked(letters, layout, lambda h: vector(client, asked, round, h)))
+                layout, make = layout_of(client, asked.stage, member.extent), partial(vector, client, asked, round)
+                return answer(client, member.masked(letters, layout, make))
             except Blame as blame:
                 return SumReply({}, len(client.train), blame.member)
         if asked.step == "sign":
@@ -95,11 +115,35 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
         if asked.step != "open":
             raise Refusal("question", "a secure sum has no such step.")
         shares = member.open(letters)
-        keep_opened(client, member.opened)
+        keep_opened(client)
         return answer(client, b"", shares)
 
 
 SECURE_SUM = register(SecureSumJob())
+
+
+def keyring_of(client: Client) -> Keyring:
+    """The client's long-term keys: those of its site, or in a simulation such as follow from the seed."""
+    if client.keyring is not None:
+        return client.keyring
+    ledger = house_of_client(client).ledger
+    if ledger is not None and (ledger.parent / SITE).is_file():
+        raise Refusal(
+            "sum-key",
+            "secure sum: this site needs a key of its own (--signing-key) and a policy with `members`, the folder of "
+            "the public keys that it got from the other members.",
+        )
+    return simulated_keyring(client.seed, client.id)
+
+
+def read_members(told: dict[str, str], ring: Keyring) -> dict[int, str]:
+    """Who is in a sum, with the long-term key of each; one that this member did not get beforehand is refused."""
+    if not all(name.isdecimal() and isinstance(key, str) for name, key in told.items()):
+        raise Refusal("question", "the members of a secure sum are not numbers with a key each.")
+    known = {int(name): key for name, key in told.items()}
+    if strange := sorted(member for member, key in known.items() if not ring.knows(member, key)):
+        raise Refusal("sum-key", f"secure sum: the key that is said to be member {strange[0]}'s is none it knows.")
+    return known
 
 
 def answer(client: Client, letter: bytes, letters: dict[int, bytes] | None = None) -> SumReply:
@@ -113,17 +157,12 @@ def as_tensor(content: bytes) -> Tensor:
 
 
 def terms_of(
-    about: About, seed: int, secure: SecureSum, round: int, stage: int, attempt: int, members: list[int]
+    about: About, seed: int, secure: SecureSum, round: int, stage: int, attempt: int, known: dict[int, str]
 ) -> Terms:
     """What the members of a sum agree on, by the experiment."""
     experiment = json.dumps([about.task, about.kind, about.classes, about.encoder, seed, asdict(secure)])
-    known = {member: public_key(seed, member) for member in members}
-    return Terms(experiment, f"stage {stage} of round {round + 1}", attempt, known, secure.colluding)
-
-
-@lru_cache(maxsize=4096)
-def public_key(seed: int, member: int) -> str:
-    return bytes(simulated_key(seed, member).public_key().public_bytes_raw()).hex()
+    what = {UPDATE: "updates", SUMS: "sums"}.get(stage, f"stage {stage}")
+    return Terms(experiment, f"{what} of round {round + 1}", attempt, known, secure.colluding)
 
 
 def options_of(client: Client) -> ReleaseOptions:
@@ -133,28 +172,58 @@ def options_of(client: Client) -> ReleaseOptions:
 
 def stage_of(client: Client, stage: int) -> list[totals.Part]:
     options, k = options_of(client), client.about.feature_shape[0]
+    if stage == SUMS:
+        return total_sums.parts(options.true_epsilon, options.delta, k, bounds_in(client.about))
     first, second, _, _ = totals.scales_for(options.true_epsilon, options.delta, k)
     return totals.parts(stage, first, second, client.about.classes, k)
 
 
-def vector(client: Client, asked: SumRequest, round: int, honest: int) -> Whole:
-    """A stage of the client's own records with its share of the noise, paid for."""
+def layout_of(client: Client, stage: int, records: int) -> Layout:
+    """The form of a stage's vector."""
     assert client.secure is not None
+    if stage == UPDATE:
+        numbers = sum(weight.numel() for weight in client.model.parameters())
+        return updates.layout_of(numbers, client.secure.clip, records)
+    return totals.layout_of(stage_of(client, stage), records)
+
+
+def vector(client: Client, asked: SumRequest, round: int, honest: int) -> Whole:
+    """What the client learnt; or a stage of its own records with its share of the noise, paid for."""
+    assert client.secure is not None
+    if asked.stage == UPDATE:
+        if round not in client.learnt:
+            raise Refusal("sum", "secure sum: an update was asked for of a round in which there was no training.")
+        return client.learnt[round]
     options, classes = options_of(client), client.about.classes
     samples = samples_in(client, round)
     if not options.large_delta:
         check_delta(options.delta, len(samples.labels), "absence.delta", "large_delta = true")
     centres = read_centres(asked.centres, classes, client.about.feature_shape[0]) if asked.stage == 2 else None
-    if asked.stage == 1 or not client.paid:
-        claim = totals.total_claim(
-            options.true_epsilon, options.delta, client.about.feature_shape[0], client.secure.colluding, system()
-        )
+    if asked.stage != 2 or not client.paid:
+        claim = claim_of_total(options, client.about, client.secure)
         what = f"secure sum of {client.about.task}, client {client.id}, round {round + 1}"
         let_out(house_of_client(client), claim, what)
     client.paid[:] = [True] if asked.stage == 1 else []
     z = samples.inputs[-1].double().numpy()
-    exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
+    if asked.stage == SUMS:
+        targets = targets_of(kind_of(client.about.kind), samples.labels, classes, options.target_range or UNIT)
+        exact = total_sums.exact(z, targets, bounds_in(client.about))
+    else:
+        exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
     return totals.with_share(exact, stage_of(client, asked.stage), honest, system())
+
+
+def claim_of_total(options: ReleaseOptions, about: About, secure: SecureSum) -> Claim:
+    """What the total of the members' digests promises."""
+    k = about.feature_shape[0]
+    if kind_of(about.kind).has_classes:
+        return totals.total_claim(options.true_epsilon, options.delta, k, secure.colluding, system())
+    bounds = bounds_in(about)
+    return total_sums.total_claim(options.true_epsilon, options.delta, k, bounds, secure.colluding, system())
+
+
+def bounds_in(about: About) -> Bounds:
+    return bounds_of(kind_of(about.kind), about.classes)
 
 
 def read_centres(sent: Tensors, classes: int, k: int) -> Centres:
@@ -168,27 +237,21 @@ def read_centres(sent: Tensors, classes: int, k: int) -> Centres:
     return found
 
 
-def at_site(client: Client) -> bool:
-    """Whether this is a real site, whose members' keys are not exchanged yet."""
-    ledger = house_of_client(client).ledger
-    return ledger is not None and (ledger.parent / SITE).is_file()
-
-
 def opened_by(client: Client) -> dict[str, tuple[int, ...]]:
-    """The sums that the client has opened, each with its members; they outlive the process."""
+    """The sums that the client has opened, each with its members, as its file says now; they outlive the process."""
     path = client.memory.folder and client.memory.folder / OPENED
     if path is None or not path.exists():
         return client.opened_sums
     try:
         found = json.loads(path.read_text())
-        return {str(purpose): tuple(map(int, members)) for purpose, members in found.items()}
+        client.opened_sums.update({str(purpose): tuple(map(int, members)) for purpose, members in found.items()})
     except (OSError, ValueError, TypeError, AttributeError):
         raise Refusal("ledger", f"{path} is damaged; no secure sum is joined until a whole copy is put back.") from None
+    return client.opened_sums
 
 
-def keep_opened(client: Client, opened: dict[str, tuple[int, ...]]) -> None:
+def keep_opened(client: Client) -> None:
     """Written before anything is opened."""
-    client.opened_sums.update(opened)
     if client.memory.folder is not None:
         make_folder(client.memory.folder)
-        write_file(client.memory.folder / OPENED, json.dumps(opened).encode())
+        write_file(client.memory.folder / OPENED, json.dumps(client.opened_sums).encode())

@@ -8,10 +8,10 @@ from holdfast.algorithms.local_training import Sent, learn
 from holdfast.attacks import awake
 from holdfast.client.client import Client, policy_of, recall_memory
 from holdfast.context import Context
-from holdfast.core.errors import brief
+from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.failures import Refusal
 from holdfast.core.randomness import rng, seed_of
-from holdfast.core.types import Reply, Tensors
+from holdfast.core.types import Reply, Tensors, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, is_number, packed, register
 from holdfast.learning.loop import plain_gradients
@@ -134,9 +134,10 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         gradients=noisy or plain_gradients(order, client.learning, client.augment),
         kept=kept,
     )
-    client.memory.write(round, learnt.memory)
+    delta, error = client.compress.squeeze(learnt.delta, left_out(client, asked.accepted))
+    client.memory.write(round, {**learnt.memory, **pack(error=error)})
     return TrainReply(
-        learnt.delta,
+        delta,
         learnt.buffers,
         learnt.extra,
         client.absence.make_digest(client, samples, round) if asked.digest else {},
@@ -145,6 +146,16 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         notes,
         None if discreet(client) else learnt.loss,
     )
+
+
+def left_out(client: Client, accepted: int) -> Tensors:
+    """What the last update that counted left out; where it is lost, `recall_memory` has said so."""
+    if not client.compress.keeps:
+        return {}
+    try:
+        return unpack(client.memory.read(accepted), "error")
+    except HoldfastError:
+        return {}
 
 
 def counted(client: Client) -> int:
@@ -165,7 +176,7 @@ def secret() -> int:
 
 
 def samples_in(client: Client, round: int) -> Samples:
-    """The samples that a client trains on: its own, or poisoned ones once its attack is awake."""
+    """The samples that a client trains on: its own, those it has by then, or poisoned ones once its attack is awake."""
     if client.poisoned is not None and awake(client.attack, round, "data"):
         return client.poisoned
-    return client.train
+    return client.later if client.later is not None and round >= client.later_from else client.train

@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.core.modules import import_path, told
+from holdfast.core.rivals import RIVALS, rival
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def split_commas(text: str) -> list[str]:
 
 def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
     """The object a choice names: one of the known kinds, or a user's own by import path."""
-    kind: Any = kinds.get(choice.name)
+    kind: Any = kinds.get(choice.name) or rival(key, choice.name)
     argument = choice.argument
     if kind is None and (":" in choice.name or (argument and argument.isidentifier())):
         kind = import_path(choice.name if argument is None else f"{choice.name}:{argument}", key)
@@ -102,7 +103,8 @@ def choose(kinds: Mapping[str, type[Any]], choice: Choice, key: str) -> Any:
                 raise HoldfastError(f"{key}: {choice.name!r} is not a class, so it takes no options.")
             return kind
     if kind is None:
-        raise HoldfastError(f"{key}: {choice.name!r} is not known; {nearest(choice.name, kinds)}")
+        known = [*kinds, *RIVALS.get(key, {})]
+        raise HoldfastError(f"{key}: {choice.name!r} is not known; {nearest(choice.name, known)}")
     if not dataclasses.is_dataclass(kind):
         try:
             return kind(**choice.options)

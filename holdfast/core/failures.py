@@ -41,11 +41,12 @@ SENTENCES = {
     "behind": "its privacy ledger is older than one that was seen before; nothing was released",
     "undeclared": "its answer held something that no channel declares, so nothing left",
     "approval": "it waits for approval by the people at its site",
+    "paused": "its people have paused it",
     "withdrawn": "it has withdrawn from this experiment",
     "declined": "the people at its site refused this experiment",
     "unsigned": "it was asked to test an update that no member signed for this experiment, round and model",
     "sum": "a step of a secure sum was not what it can go along with: too few members, or out of turn",
-    "sum-key": "in a secure sum it was shown a key that its owner did not sign: somebody changed it on the way",
+    "sum-key": "in a secure sum it was shown a key that no member it knows of has or signed; or it has no keys itself",
     "overlap": "it has opened a secure sum of the same records before; the difference would be single members'",
     "withheld": "its policy lets nothing leave about why",
     "digest-kept": "it keeps its digest: its policy does not let one leave",
@@ -56,7 +57,7 @@ SENTENCES = {
 ABOUT_THE_QUESTION = (  # codes that follow from what was asked and from the policy, never from records
     *("message", "experiment", "stranger", "policy", "identity", "job", "question", "rounds", "twice", "closed"),
     *("unprotected", "budget", "delta", "mode", "unsigned", "approval", "declined", "withdrawn", "digest-kept"),
-    *("behind", "withheld"),
+    *("behind", "withheld", "paused", "sum", "sum-key", "overlap"),
 )
 UNKNOWN = "it says something that this version of Holdfast does not know"
 

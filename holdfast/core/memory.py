@@ -62,6 +62,11 @@ class Memory:
                 f"the memory of round {round + 1} is damaged; set aside as {store.set_aside(name)}"
             ) from None
 
+    def newest_before(self, round: int) -> int:
+        """The last round before this one in which a version was written that is still there; -1: none."""
+        on_disk = self._folder.glob("*.safetensors") if self._folder is not None else ()
+        return max((r for r in (*self._versions, *(int(path.stem) for path in on_disk)) if r < round), default=-1)
+
     def write(self, round: int, tensors: Tensors) -> None:
         """Keep a new version beside the one in force; an empty memory takes no room."""
         living = (self._in_force, round)

@@ -46,6 +46,14 @@ class Absent:
     reason: str
 
 
+@dataclass(frozen=True)
+class Late(Absent):
+    """A client that did not answer, but whose answer to a question of an earlier round has come."""
+
+    asked: Message
+    reply: Reply
+
+
 # How the reasons begin of those who were not there; any other reason is a job that failed or an answer refused.
 BY_SCENARIO = "away ("
 WITHDREW = "has withdrawn"
@@ -53,6 +61,7 @@ NOT_THERE = (
     BY_SCENARIO,
     "is not connected",
     "waits for approval",
+    "is paused",
     WITHDREW,
     "did not answer",
     "still owes",
@@ -89,6 +98,20 @@ class Federation(Protocol):
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]: ...
 
     def close(self) -> None: ...
+
+
+class Around:
+    """The base of a federation around another one, which changes what is asked or answered."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self._federation.clients
+
+    def close(self) -> None:
+        self._federation.close()
 
 
 @dataclass(frozen=True)
@@ -130,7 +153,10 @@ class State:
         if not clients:
             return self
         groups = tuple(f"memory/{client}/" for client in clients)
-        absence = {name: tensor for name, tensor in self.absence.items() if not name.startswith(groups)}
+        absence, algorithm = (
+            {name: tensor for name, tensor in tensors.items() if not name.startswith(groups)}
+            for tensors in (self.absence, self.algorithm)
+        )
         for name, nothing in (("stood_in", -1), ("contradicted", math.nan)):  # one number for each client
             if name in absence:
                 absence[name] = absence[name].clone()
@@ -141,7 +167,9 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        return replace(self, absence=absence, selection=selection, **kept)
+        gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
+        trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
+        return replace(self, absence=absence, algorithm=algorithm, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:
         return replace(self, round=self.round + 1, **changes)

@@ -58,18 +58,19 @@ def name_of(task: Task, column: str, value: int) -> str:
     return plain(names[value], 60) if 0 <= value < len(names) else f"{plain(column, 50)} {value}"
 
 
-def split_by(how: str, task: Task, index: Tensor, generator: torch.Generator) -> Parts:
+def split_by(how: str, task: Task, index: Tensor, generator: torch.Generator, promise: bool = False) -> Parts:
     """One client's samples in three parts, as the experiment's `split` says.
 
     Of a task that knows its sites or persons, parts are stratified by class, and nobody is in two of them; of any other
-    they are drawn at random. `column:NAME` takes the parts that a column of the data names.
+    they are drawn at random. `column:NAME` takes the parts that a column of the data names. Where something is promised
+    about single records, they are not stratified: see `stratified`.
     """
     if how.startswith("column:"):
         return given_parts(how.removeprefix("column:"), task, index)
     shares = read_shares(how)
     if task.site is None and task.person is None and how == USUAL:
         return split(index, generator)
-    return stratified(task.train.take(index), index, shares, task.person, generator)
+    return stratified(task.train.take(index), index, shares, task.person, generator, promise)
 
 
 def read_shares(how: str) -> tuple[float, float, float]:
@@ -90,15 +91,28 @@ def read_shares(how: str) -> tuple[float, float, float]:
 
 
 def stratified(
-    samples: Samples, index: Tensor, shares: tuple[float, float, float], person: str | None, generator: torch.Generator
+    samples: Samples,
+    index: Tensor,
+    shares: tuple[float, float, float],
+    person: str | None,
+    generator: torch.Generator,
+    promise: bool = False,
 ) -> Parts:
-    """Persons in random order, class by class, each to the part that lacks most samples of its share by then."""
+    """Persons in random order, class by class, each to the part that lacks most samples of its share by then.
+
+    Under a promise about single records or persons, a person's part follows from its place among the persons, in the
+    order in which they first appear, and from their number alone: labels and numbers of records would let one person
+    move others from part to part, so that the parts of two sites that differ in one person differed in many.
+    """
     whose = samples.facts[person] if person else torch.arange(len(samples))
     _, groups = torch.unique(whose, return_inverse=True)
     count = int(groups.max()) + 1
     sizes = torch.bincount(groups, minlength=count)
     classes = torch.zeros(count, dtype=torch.long)
-    if samples.labels.ndim == 1 and not samples.labels.is_floating_point():
+    if promise:
+        first = torch.full((count,), len(groups)).scatter_reduce(0, groups, torch.arange(len(groups)), "amin")
+        groups, sizes = first.argsort().argsort()[groups], torch.ones(count, dtype=torch.long)
+    elif samples.labels.ndim == 1 and not samples.labels.is_floating_point():
         classes[groups] = samples.labels  # of several samples the last one's
     shuffled = torch.randperm(count, generator=generator)
     order = shuffled[classes[shuffled].argsort(stable=True)].tolist()

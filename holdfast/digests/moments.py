@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from holdfast.core.errors import HoldfastError
 from holdfast.privacy import moment_noise as moments
 from holdfast.privacy.calibration import grid_cost
-from holdfast.privacy.claim import REPLACE_ONE, Claim
+from holdfast.privacy.claim import Claim, of_sums
 from holdfast.privacy.grid import Floats, check_features, check_labels, quantise
 from holdfast.privacy.moment_noise import STEPS, Array, Centres, Deviations, First, Scales, Second
 from holdfast.privacy.noise import Source
@@ -72,31 +72,20 @@ def make(
 def moments_claim(epsilon: float, delta: float, k: int, source: Source) -> Claim:
     """What a moment digest of k features promises, whatever its records are."""
     scales, ratio, spent = moments.scales_for(epsilon, delta, k)
-    extra, factor, tail = grid_cost(scales.parts(k), ratio)
-    return Claim(
-        mode="moments",
-        adjacency=REPLACE_ONE,
-        epsilon_nominal=epsilon,
-        epsilon_features=spent,
-        epsilon_labels=spent,
-        epsilon_total=spent,
-        delta=delta,
-        noise="discrete gaussian",
+    return of_sums(
+        "moments",
+        (epsilon, delta),
+        spent,
+        ratio,
+        grid_cost(scales.parts(k), ratio),
         scale=float(scales.sums),
         sensitivity=moments.D1 * STEPS,
         grid=f"{STEPS} steps within an l2 norm of 1; second moments in steps^2",
-        clip=1.0,
         entropy=source.guarantee,
-        spd=0,  # nothing is mixed in groups
-        ratio=ratio,
-        epsilon_grid=extra,
-        delta_factor=factor,
-        delta_grid=tail,
         notes=(
             "Features and labels are released together: one epsilon covers both.",
             f"Two stages, the second around the first's means, with noise of {float(scales.sums_2):.4g} steps; "
             "epsilon is that of both.",
-            "The number of records is public under this adjacency; in a federation it leaves exactly.",
         ),
     )
 

@@ -6,6 +6,8 @@ only that nothing was changed since; that it is the site's is known to whoever g
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, fields
@@ -160,6 +162,17 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         raise HoldfastError(f"--key: {path} is no Ed25519 key; see `holdfast digest key`.")
     signer: Ed25519PrivateKey = key
     return signer
+
+
+def fingerprint_of_key(key: str) -> str:
+    """The fingerprint of a public key (hexadecimal), as `ssh-keygen -l` shows that of its file.
+
+    >>> fingerprint_of_key("00" * 32)
+    'SHA256:kmYcvdi2GkPeWxB6XLjrZB8JHsy2Hm8luHMFp9GMvqk'
+    """
+    kind, content = b"ssh-ed25519", bytes.fromhex(key)
+    blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, content))
+    return f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
 
 
 def known_keys(folder: Path) -> dict[str, str]:

@@ -6,28 +6,25 @@ from collections.abc import Sequence
 
 from holdfast.context import Context
 from holdfast.core.errors import brief, plain
-from holdfast.core.types import Absent, Federation, Message, Reply
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply
 from holdfast.jobs import job_named
 
 
-class Checked:
+class Checked(Around):
     """A federation in which nothing that a client sends reaches the moderator unread."""
 
     def __init__(self, federation: Federation, context: Context) -> None:
-        self._federation, self._context = federation, context
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._federation.clients
+        super().__init__(federation)
+        self._context = context
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         answers = self._federation.ask(messages)
         return [self._checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
 
-    def close(self) -> None:
-        self._federation.close()
-
     def _checked(self, answer: Reply | Absent, message: Message) -> Reply | Absent:
+        if isinstance(answer, Late):
+            read = self._checked(answer.reply, answer.asked)
+            return answer if isinstance(read, Reply) else read
         read = checked(answer, message)
         if isinstance(read, Reply) and (fault := job_named(message.job).fault(read, self._context)):
             return refused(message, fault)

@@ -73,8 +73,11 @@ def fit_run(options: ReleaseOptions, context: Context, state: State, head: str) 
     return weights_of(network), buffers_of(network)
 
 
-def fit_total(context: Context, total: MomentDigest, head: str) -> tuple[Tensors, Tensors]:
+def fit_total(context: Context, total: MomentDigest | SumDigest, head: str) -> tuple[Tensors, Tensors]:
     """Weights and buffers of the head fitted to what all members' records say together."""
+    if isinstance(total, SumDigest):
+        network = choose_for_sums([total]).network
+        return weights_of(network), buffers_of(network)
     network = fit(OF_TOTAL if head == BY_KIND else head, [total], seed=context.seed)
     return weights_of(network), buffers_of(network)
 

@@ -145,6 +145,20 @@ def plain_gradients(generator: torch.Generator, learning: Learning, augment: Aug
     return Shuffled(generator, learning.batch_size, learning.precision, augment, learning.accumulate)
 
 
+def full_gradient(model: nn.Module, samples: Samples, learning: Learning, objective: Objective) -> dict[str, Tensor]:
+    """The gradient of the mean loss over all samples, in evaluation mode."""
+    model.eval()
+    model.zero_grad()
+    plain = plain_gradients(torch.Generator(), learning)
+    for index in torch.arange(len(samples)).split(learning.batch_size):
+        plain.add_gradients(model, samples, index, objective, len(index) / len(samples))
+    found = {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.detach()
+        for name, weight in model.named_parameters()
+    }
+    return {name: gradient.to("cpu", copy=True).contiguous() for name, gradient in found.items()}
+
+
 def batches(order: Tensor, size: int) -> Sequence[Tensor]:
     """Batches of this size; a last sample all alone joins the batch before it, since batch norms cannot take one.
 

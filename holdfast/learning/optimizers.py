@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -64,6 +64,10 @@ class Adam(Optimizer):
         spread = v.sqrt().div_((1 - self.beta2**k) ** 0.5).add_(self.eps)
         weight.addcdiv_(m, spread, value=-learning.lr / (1 - self.beta1**k))
 
+    def carry(self, state: dict[str, Tensor], steps: int, learning: Learning) -> Tensor:
+        spread = state["v"].sqrt().div_((1 - self.beta2**steps) ** 0.5).add_(self.eps)
+        return spread.reciprocal_()
+
 
 @dataclass(frozen=True)
 class AdamW(Adam):
@@ -78,6 +82,44 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
 
+@dataclass(frozen=True)
+class Measured(Optimizer):
+    """Another optimiser, with how far its steps would have carried a constant unit gradient (`carry`) summed up.
+
+    >>> w, one = torch.zeros(1), Measured(Sgd())
+    >>> state = one.begin(w)
+    >>> for _ in range(2):
+    ...     one.step(w, torch.tensor([4.0]), state, Learning(lr=0.5, momentum=0.5))
+    >>> state["reach"], Learning(momentum=0.5).reach(2)
+    (tensor([2.5000]), 2.5)
+    """
+
+    inner: Optimizer = field(default_factory=Sgd)
+
+    def begin(self, weight: Tensor) -> dict[str, Tensor]:
+        return {**self.inner.begin(weight), "reach": torch.zeros_like(weight), "taken": torch.tensor(0)}
+
+    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
+        self.inner.step(weight, gradient, state, learning)
+        state["reach"] += self.inner.carry(state, int(state["taken"].add_(1)), learning)
+
+
+@dataclass(frozen=True)
+class SharedMomentum(Optimizer):
+    """SGD with a momentum that the moderator sent and that stays as it is: w <- w - lr ((1 - beta) g + beta m)."""
+
+    momentum: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def begin_named(self, name: str, weight: Tensor) -> dict[str, Tensor]:
+        return {"m": self.momentum.get(name, torch.zeros_like(weight))}
+
+    def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
+        if learning.weight_decay:
+            gradient = gradient.add_(weight, alpha=learning.weight_decay)
+        weight.sub_(gradient, alpha=learning.lr * (1 - learning.momentum))
+        weight.sub_(state["m"], alpha=learning.lr * learning.momentum)
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW}
 
 
@@ -90,7 +132,7 @@ def begin_states(optimizer: Optimizer, weights: Mapping[str, Tensor], kept: Mapp
             # Steps change it in place, and the older version must stay.
             states[name][part] = tensor.to(weights[name].device, copy=True)
         return states
-    return {name: optimizer.begin(weight.detach()) for name, weight in weights.items()}
+    return {name: optimizer.begin_named(name, weight.detach()) for name, weight in weights.items()}
 
 
 @torch.no_grad()

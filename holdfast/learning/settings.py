@@ -26,6 +26,14 @@ class Optimizer:
         """The state of one weight before its first step."""
         return {}
 
+    def begin_named(self, name: str, weight: Tensor) -> dict[str, Tensor]:
+        """The same, of the weight of this name."""
+        return self.begin(weight)
+
+    def carry(self, state: dict[str, Tensor], steps: int, learning: Learning) -> Tensor | float:
+        """How far this step, the last of so many, would have carried a constant unit gradient, in units of lr."""
+        raise NotImplementedError
+
     def step(self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], learning: Learning) -> None:
         """One step of one weight; weight, gradient and state may be changed in place."""
         raise NotImplementedError
@@ -54,6 +62,13 @@ class Sgd(Optimizer):
         speed.mul_(learning.momentum).add_(gradient)
         weight.sub_(speed, alpha=learning.lr)
 
+    def carry(self, state: dict[str, Tensor], steps: int, learning: Learning) -> float:
+        rho = learning.momentum
+        return (1 - rho**steps) / (1 - rho)
+
+
+Group = tuple[str, float] | tuple[str, float, float]  # pattern of weights' names, factor of lr, and of weight_decay
+
 
 @dataclass(frozen=True)
 class Learning:
@@ -69,7 +84,7 @@ class Learning:
     precision: Precision = "float32"  # of forward passes and losses; weights are float32
     local_steps: int | None = None  # in a round, in place of epochs
     accumulate: int = 1  # parts in which the gradient of a batch is computed, one after another
-    groups: tuple[tuple[str, float], ...] = ()  # pattern of weights' names, and the factor of lr; the first counts
+    groups: tuple[Group, ...] = ()  # the first whose pattern fits a weight's name counts
 
     def factor(self, name: str) -> float:
         """The factor of lr for the weight of this name; 0: it is frozen.
@@ -78,11 +93,22 @@ class Learning:
         >>> learning.factor("head.bias"), learning.factor("conv1.weight"), Learning().factor("conv1.weight")
         (1.0, 0.0, 1.0)
         """
-        return next((factor for pattern, factor in self.groups if fnmatchcase(name, pattern)), 1.0)
+        return self.group_of(name)[1]
+
+    def group_of(self, name: str) -> Group:
+        return next((group for group in self.groups if fnmatchcase(name, group[0])), (name, 1.0))
 
     def of(self, name: str) -> Learning:
-        """How the weight of this name learns."""
-        return replace(self, lr=self.lr * self.factor(name)) if self.groups else self
+        """How the weight of this name learns.
+
+        >>> learning = Learning(lr=0.5, weight_decay=0.1, groups=(("*bias", 1.0, 0.0),)).of("fc.bias")
+        >>> learning.lr, learning.weight_decay
+        (0.5, 0.0)
+        """
+        if not self.groups:
+            return self
+        _, factor, *decay = self.group_of(name)
+        return replace(self, lr=self.lr * factor, weight_decay=self.weight_decay * (decay[0] if decay else 1.0))
 
     def steps(self, samples: int, poisson: bool = False) -> int:
         """The steps of one round on so many samples; a last sample all alone joins the batch before it.

@@ -7,14 +7,15 @@ delta >= Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), with m = D/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
 from holdfast.privacy.noise import scale_at_least
 
 TAIL = 60.0  # each part's noise leaves its ball with probability e^-60 at most
+Noise = TypeVar("Noise")
 MARGIN = 1e-9  # relative margin for the rounding of floating point in these formulas
 
 
@@ -110,6 +111,24 @@ def discrete_epsilon(ratio: float, delta: float, parts: Sequence[tuple[int, floa
     if delta <= tail:
         raise HoldfastError(f"delta = {delta:g} is below {tail:.1g}, the least that discrete noise can be proved for.")
     return gaussian_epsilon(ratio, (delta - tail) / factor) + extra
+
+
+def least_noise(
+    epsilon: float, delta: float, made: Callable[[float], Noise], cost: Callable[[Noise, float], float]
+) -> tuple[Noise, float, float]:
+    """The least noise with which all that is released together costs at most epsilon at delta.
+
+    `made` makes the noise of a ratio, `cost` says what it costs with the grid; also the ratio and the epsilon spent.
+    """
+    slack = 0.0
+    while True:
+        ratio = gaussian_ratio(epsilon - slack, delta)
+        noise = made(ratio)
+        ratio *= 1 + 1e-12
+        spent = cost(noise, ratio)
+        if spent <= epsilon:
+            return noise, ratio, spent
+        slack = 2 * slack + (spent - epsilon)
 
 
 def calibrate_gaussian(sensitivity: int, width: int, epsilon: float, delta: float) -> tuple[Fraction, dict[str, Any]]:

@@ -39,6 +39,7 @@ CHANNELS = {
         Channel("reports", "how it finds the others' updates, as a tester", ("accuracies",), noise=True),
         Channel("backdoors", "whose updates it suspects of a backdoor", ("patches",)),
         Channel("panel", "how well models do on its records, class by class", ("scores",)),
+        Channel("scaling", "sums of its columns, for the members' mean and deviation", ("scaling",), noise=True),
         Channel("samples", "how many records it trains and tests with", ("samples", "steps"), bounded=PUBLIC),
         Channel("notes", "codes of what it noticed, such as a lost memory", ("notes",)),
         Channel("errors", "codes of why a job failed, where that may depend on records"),

@@ -140,6 +140,45 @@ def paper(
     )
 
 
+def of_sums(
+    mode: str,
+    asked: tuple[float, float],
+    spent: float,
+    ratio: float,
+    grid_cost: tuple[float, float, float],
+    *,
+    scale: float,
+    sensitivity: float,
+    grid: str,
+    entropy: str,
+    notes: tuple[str, ...],
+    noise: str = "discrete gaussian",
+) -> Claim:
+    """Sums of records with Gaussian noise: `asked` is (epsilon, delta); one epsilon covers features and targets."""
+    epsilon, delta = asked
+    extra, factor, tail = grid_cost
+    return Claim(
+        mode=mode,
+        adjacency=REPLACE_ONE,
+        epsilon_nominal=epsilon,
+        epsilon_features=spent,
+        epsilon_labels=spent,
+        epsilon_total=spent,
+        delta=delta,
+        noise=noise,
+        scale=scale,
+        sensitivity=sensitivity,
+        grid=grid,
+        clip=1.0,
+        entropy=entropy,
+        ratio=ratio,
+        epsilon_grid=extra,
+        delta_factor=factor,
+        delta_grid=tail,
+        notes=(*notes, "The number of records is public under this adjacency; in a federation it leaves exactly."),
+    )
+
+
 def unprotected() -> Claim:
     """The claim of updates that leave as they are: none.
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from holdfast.privacy.chain import check_head, links, read_witness, write_witnes
 from holdfast.privacy.channels import OFF, OPEN, Rule, read_rules, usual_rule
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.counts import COUNTS
+from holdfast.privacy.filters import filtered_epsilon
 from holdfast.privacy.noise import SEEDED
 
 SCHEMA = 1
@@ -37,10 +38,12 @@ USED = "A release was entered in the ledger beside this file.\n"
 DP_SGD = "dp-sgd"  # of updates; the other modes are of digests
 OPENED = {  # what `open` names: jobs, for short
     "test": ("reports", "backdoors"), "evaluate": ("metrics",), "panel": ("panel",), "replay": ("panel",),
-    "confirm": ("panel",),
+    "confirm": ("panel",), "scale": ("scaling",),
 }  # fmt: skip
 SECURE_SUM = "secure-sum"  # of digests, of which only the members' total leaves
 MODES = ("moments", "dp-full", "dp-label-public", "sums", "paper", DP_SGD, SECURE_SUM)
+GAUSSIAN = frozenset(("moments", "sums", SECURE_SUM))  # modes that have no other noise
+MORE = ("min_spd", "protect_updates", "contact", "adaptive")  # keys of a policy that are taken as they are
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Policy:
     protect_updates: bool | None = None  # whether updates may leave only with noise; none: where epsilon is limited
     open: tuple[str, ...] = ()  # jobs that answer exactly although epsilon is limited
     contact: str = ""  # whom to ask at this house
+    adaptive: bool = False  # whether later budgets may be chosen after seeing earlier answers (filters.py)
     witness: Path | None = None  # a file elsewhere that holds the ledger's head, too (chain.py)
     channels: Mapping[str, Rule] = field(default_factory=dict)  # what it says of single channels (channels.py)
 
@@ -78,6 +82,12 @@ class Policy:
     def limited(self) -> bool:
         """Whether there is a bound on epsilon."""
         return self.max_epsilon < math.inf
+
+    def total(self, claims: Sequence[Claim]) -> float:
+        """Epsilon at the policy's delta of releases together."""
+        if self.adaptive and self.limited:
+            return filtered_epsilon(claims, self.max_epsilon, self.delta, GAUSSIAN.issuperset(self.modes))
+        return compose(claims, self.delta)
 
     def rule(self, channel: str) -> Rule:
         """What holds for a channel."""
@@ -116,8 +126,12 @@ class Ledger:
         """Of the hash chain (chain.py); the last one is its head."""
         return links(self.lines)
 
+    @property
+    def claims(self) -> list[Claim]:
+        return [entry.claim for entry in self.entries]
+
     def epsilon(self, delta: float) -> float:
-        return compose([entry.claim for entry in self.entries], delta)
+        return compose(self.claims, delta)
 
 
 def read_policy(path: Path) -> Policy:
@@ -128,7 +142,7 @@ def read_policy(path: Path) -> Policy:
         raise Refusal("policy", f"policy {path}: it cannot be read ({error}); nothing is released.") from None
     kinds: dict[str, type[Any] | tuple[type[Any], ...]]
     kinds = {"max_epsilon": (int, float), "delta": (int, float), "modes": list, "min_spd": int, "protect_updates": bool}
-    kinds |= {"open": list, "channels": dict, "contact": str, "witness": str}
+    kinds |= {"open": list, "channels": dict, "contact": str, "witness": str, "adaptive": bool}
     for key, value in table.items():
         if key not in kinds:
             raise Refusal("policy", f"policy {path}: {key!r} is not known; {nearest(key, kinds)}")
@@ -144,7 +158,7 @@ def read_policy(path: Path) -> Policy:
         numbers: dict[str, Any] = {key: float(table[key]) for key in ("max_epsilon", "delta")}
     except OverflowError:
         raise Refusal("policy", f"policy {path}: max_epsilon or delta is too large for a number.") from None
-    more: dict[str, Any] = {key: table[key] for key in ("min_spd", "protect_updates", "contact") if key in table}
+    more: dict[str, Any] = {key: table[key] for key in MORE if key in table}
     if "witness" in table:
         more["witness"] = Path(table["witness"]).expanduser()
         if not more["witness"].is_absolute():
@@ -177,14 +191,14 @@ def check(policy: Policy, ledger: Ledger, claim: Claim, series: str = "") -> flo
                 f"ledger: {len(before)} releases have used up epsilon {claim.epsilon_nominal:g} at delta "
                 f"{claim.delta:g}, which was promised for all of them; nothing was released.",
             )
-    after = compose([*(entry.claim for entry in ledger.entries), claim], policy.delta)
+    after = policy.total([*ledger.claims, claim])
     if not ledger.entries and claim.delta <= policy.delta:
         after = min(after, claim.epsilon_total)  # it holds as it stands, without the accountant's margin for rounding
     if after > policy.max_epsilon:
         raise Refusal(
             "budget",
             f"policy: this release would bring the total to epsilon {after:.4g} at delta {policy.delta:g}, above "
-            f"max_epsilon = {policy.max_epsilon:g} ({ledger.epsilon(policy.delta):.4g} is spent already); "
+            f"max_epsilon = {policy.max_epsilon:g} ({policy.total(ledger.claims):.4g} is spent already); "
             "nothing was released.",
         )
     return after

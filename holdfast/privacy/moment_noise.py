@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio
+from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, least_noise
 from holdfast.privacy.grid import Grid, quantise
 from holdfast.privacy.noise import Source, Whole, gaussian, scale_at_least
 
@@ -151,13 +151,12 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, flo
     [1.141, 3.174, 8.514]
     """
     check_epsilon(epsilon, "epsilon")
-    slack = 0.0
-    while True:
-        ratio = gaussian_ratio(epsilon - slack, delta)
+
+    def made(ratio: float) -> Scales:
         first, second = D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
         share = classwise_share(ratio)
         own, shared = second / math.sqrt(share) * STEPS**2, second / math.sqrt(1 - share) * STEPS**2
-        scales = Scales(
+        return Scales(
             first,
             second,
             own=share,
@@ -168,11 +167,8 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[Scales, float, flo
             classwise=(scale_at_least(own * (1 + 1e-15)), scale_at_least(own / math.sqrt(2.0) * (1 + 1e-15))),
             shared=(scale_at_least(shared * (1 + 1e-15)), scale_at_least(shared / math.sqrt(2.0) * (1 + 1e-15))),
         )
-        ratio *= 1 + 1e-12
-        spent = discrete_epsilon(ratio, delta, scales.parts(k))
-        if spent <= epsilon:
-            return scales, ratio, spent
-        slack = 2 * slack + (spent - epsilon)
+
+    return least_noise(epsilon, delta, made, lambda scales, ratio: discrete_epsilon(ratio, delta, scales.parts(k)))
 
 
 def exact_first(values: Whole, labels: NDArray[Any], classes: int) -> First:

@@ -28,8 +28,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, gaussian_ratio, grid_cost
-from holdfast.privacy.claim import REPLACE_ONE, Claim
+from holdfast.privacy.calibration import check_epsilon, discrete_epsilon, grid_cost, least_noise
+from holdfast.privacy.claim import Claim, of_sums
 from holdfast.privacy.grid import Floats, quantise
 from holdfast.privacy.moment_noise import GRID, STEPS, Array, noised, noised_triangles, square, triangle
 from holdfast.privacy.noise import Source, Whole, scale_at_least
@@ -66,16 +66,12 @@ class Sums:
 def scales_for(epsilon: float, delta: float, k: int, bounds: Bounds) -> tuple[tuple[Fraction, Fraction], float, float]:
     """The least noise, in steps^2 (and off the diagonal of z z'), its ratio and the epsilon spent."""
     check_epsilon(epsilon, "epsilon")
-    slack = 0.0
-    while True:
-        ratio = gaussian_ratio(epsilon - slack, delta)
+
+    def made(ratio: float) -> tuple[Fraction, Fraction]:
         scale = bounds.sensitivity / ratio * STEPS**2 * (1 + 1e-15)
-        scales = scale_at_least(scale), scale_at_least(scale / math.sqrt(2.0) * (1 + 1e-15))
-        ratio *= 1 + 1e-12
-        spent = discrete_epsilon(ratio, delta, parts(k, bounds, scales))
-        if spent <= epsilon:
-            return scales, ratio, spent
-        slack = 2 * slack + (spent - epsilon)
+        return scale_at_least(scale), scale_at_least(scale / math.sqrt(2.0) * (1 + 1e-15))
+
+    return least_noise(epsilon, delta, made, lambda s, ratio: discrete_epsilon(ratio, delta, parts(k, bounds, s)))
 
 
 def parts(k: int, bounds: Bounds, scales: tuple[Fraction, Fraction]) -> list[tuple[int, float]]:
@@ -123,28 +119,18 @@ def exact_sums(z: Floats, targets: Floats, bounds: Bounds, weights: Floats | Non
 def sums_claim(epsilon: float, delta: float, k: int, bounds: Bounds, source: Source) -> Claim:
     """What noisy sums promise, whatever the records are."""
     scales, ratio, spent = scales_for(epsilon, delta, k, bounds)
-    extra, factor, tail = grid_cost(parts(k, bounds, scales), ratio)
-    return Claim(
-        mode="moments",
-        adjacency=REPLACE_ONE,
-        epsilon_nominal=epsilon,
-        epsilon_features=spent,
-        epsilon_labels=spent,
-        epsilon_total=spent,
-        delta=delta,
-        noise="discrete gaussian",
+    return of_sums(
+        "moments",
+        (epsilon, delta),
+        spent,
+        ratio,
+        grid_cost(parts(k, bounds, scales), ratio),
         scale=float(scales[0]),
         sensitivity=bounds.sensitivity * STEPS**2,
         grid=f"{STEPS} steps within an l2 norm of 1; sums in steps^2",
-        clip=1.0,
         entropy=source.guarantee,
-        ratio=ratio,
-        epsilon_grid=extra,
-        delta_factor=factor,
-        delta_grid=tail,
         notes=(
             "Features and targets are released together: one epsilon covers both.",
             "Targets beyond their public range are moved to its ends.",
-            "The number of records is public under this adjacency; in a federation it leaves exactly.",
         ),
     )

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.privacy import moment_noise as moments
-from holdfast.privacy.calibration import discrete_epsilon, gaussian_ratio, grid_cost
-from holdfast.privacy.claim import REPLACE_ONE, Claim
+from holdfast.privacy.calibration import discrete_epsilon, grid_cost, least_noise
+from holdfast.privacy.claim import Claim, of_sums
 from holdfast.privacy.grid import Floats, Grid, quantise
 from holdfast.privacy.ledger import SECURE_SUM
 from holdfast.privacy.moment_noise import D1, D2, WEIGHT, Centres, Deviations, First, Second
@@ -33,7 +33,7 @@ from holdfast.privacy.noise_shares import share_cost, share_scale
 STEPS = 1 << 6
 GRID = Grid("l2", 1.0, STEPS)
 SHORTENED = 0.99
-FIRST = 0.1  # share of the budget that the first stage takes
+FIRST = 0.2  # share of the budget that the first stage takes
 MOST_MEMBERS = 1000
 BEYOND = 12.0  # deviations of the noise that the numbers of a total have room for
 
@@ -50,15 +50,15 @@ class Part:
 @lru_cache(maxsize=64)
 def scales_for(epsilon: float, delta: float, k: int) -> tuple[float, float, float, float]:
     """The deviations s1 and s2 of both stages' noise in the features' units, their ratio, and the epsilon spent."""
-    slack = 0.0
-    while True:
-        ratio = gaussian_ratio(epsilon - slack, delta)
-        first, second = D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
-        ratio *= 1 + 1e-12
-        spent = discrete_epsilon(ratio, delta, changed(first, second, k)) + shares_cost(first, second, k)
-        if spent <= epsilon:
-            return first, second, ratio, spent
-        slack = 2 * slack + (spent - epsilon)
+
+    def made(ratio: float) -> tuple[float, float]:
+        return D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
+
+    def cost(scales: tuple[float, float], ratio: float) -> float:
+        return discrete_epsilon(ratio, delta, changed(*scales, k)) + shares_cost(*scales, k)
+
+    (first, second), ratio, spent = least_noise(epsilon, delta, made, cost)
+    return first, second, ratio, spent
 
 
 def parts(stage: int, first: float, second: float, classes: int, k: int) -> list[Part]:
@@ -150,30 +150,26 @@ def total_claim(epsilon: float, delta: float, k: int, colluding: int, source: So
     """What the total of both stages promises, whatever the records are."""
     first, second, ratio, spent = scales_for(epsilon, delta, k)
     extra, factor, tail = grid_cost(changed(first, second, k), ratio)
-    return Claim(
-        mode=SECURE_SUM,
-        adjacency=REPLACE_ONE,
-        epsilon_nominal=epsilon,
-        epsilon_features=spent,
-        epsilon_labels=spent,
-        epsilon_total=spent,
-        delta=delta,
-        noise="discrete gaussian, in shares",
+    return of_sums(
+        SECURE_SUM,
+        (epsilon, delta),
+        spent,
+        ratio,
+        (extra + shares_cost(first, second, k), factor, tail),
         scale=float(parts(1, first, second, 1, k)[0].scale),
         sensitivity=D1 * STEPS,
         grid=f"{STEPS} steps within an l2 norm of 1; second moments in steps^2",
-        clip=1.0,
         entropy=source.guarantee,
-        ratio=ratio,
-        epsilon_grid=extra + shares_cost(first, second, k),
-        delta_factor=factor,
-        delta_grid=tail,
-        notes=(
-            "The promise is for the members' total, which is all that the moderator learns.",
-            f"It holds while at most {colluding} of the sum's members are in league with the moderator, drop out of it "
-            "or add no noise, all of these together.",
-            "The number of records is public under this adjacency; in a federation it leaves exactly.",
-        ),
+        noise="discrete gaussian, in shares",
+        notes=promise_of_total(colluding),
+    )
+
+
+def promise_of_total(colluding: int) -> tuple[str, str]:
+    return (
+        "The promise is for the members' total, which is all that the moderator learns.",
+        f"It holds while at most {colluding} of the sum's members are in league with the moderator, drop out of it or "
+        "add no noise, all of these together.",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("data.js", "draw.js", "heat.js", "sections.js", "curves.js", "page.js")
+SCRIPTS = ("data.js", "draw.js", "heat.js", "sections.js", "curves.js", "moderator.js", "page.js")
 
 
 def page(content: Mapping[str, Any], live: bool = False) -> str:

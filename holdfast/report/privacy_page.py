@@ -1,4 +1,4 @@
-"""The privacy report as text and as one HTML page that opens from disk, without any script."""
+"""The privacy report as text, as one HTML page that opens from disk without any script, and as PDF."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import html
 import io
 import math
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from holdfast.audit.channels import Channel
 from holdfast.audit.findings import SHOWN, Findings, bound_words, claim_holds, versions
 from holdfast.audit.target import Account, Updates
 from holdfast.audit.tradeoff import Audit
+from holdfast.report.pdf import QUIET, SIZE, Paper
 from holdfast.report.privacy_words import Row, counts_for, plain_rows
 
 STYLE = """
@@ -31,6 +33,10 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 .facts td:first-child { color: #5d666d; width: 16rem; } ul { margin: .4rem 0; padding-left: 1.2rem; font-size: .92rem; }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #dfdcd6; }
 th { color: #5d666d; font-weight: 600; } .quiet { color: #5d666d; font-size: .92rem; }
+.facts td { overflow-wrap: anywhere; }
+@media (max-width: 36rem) { .facts, .facts tbody, .facts tr, .facts td { display: block; width: auto; }
+  .facts td:first-child { border: 0; padding-bottom: 0; width: auto; } }
+@media print { body { background: #fff; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
 img { image-rendering: pixelated; width: 4.5rem; height: 4.5rem; margin: 0 .3rem .3rem 0; }
 @media (prefers-color-scheme: dark) { body { background: #13171a; color: #e9e8e4; } .verdict { background: #1a1f23; }
   .scroll { background-image: linear-gradient(to left, #13171a 2rem, transparent),
@@ -49,9 +55,11 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         rows = update_rows(findings, subject.updates)
         parts.append(("What updates promise", rows, " ".join(subject.updates.claim.notes)))
     spent = "spent" if any(account.counts for account in subject.accounts) else "planned"
+    spent = "released before and planned" if subject.site and subject.before else spent
     protected: Row = (f"epsilon of what is protected, all releases, {spent}", number(findings.epsilon_protected))
     total: Row = ("epsilon of all that leaves", number(findings.epsilon_total))
-    parts.append(("In all", [protected, total, ("delta", f"{findings.delta:g}"), ("entropy", entropy(findings))], ""))
+    rest = [("delta", f"{findings.delta:g}"), ("added up", findings.added_up), ("entropy", entropy(findings))]
+    parts.append(("In all", [protected, total, *rest], ""))
     parts.append(("What leaves", channel_rows(findings), ""))
     if subject.accounts:
         parts.append(("Ledgers", account_rows(findings), "Spent on digests and protected updates together."))
@@ -63,9 +71,11 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
+    elif subject.options is not None and not findings.members:
+        parts.append(("Attacks", [(NOT_TRIED,)], ""))
     elif subject.kind == "digest":
         parts.append(("Attack: seeing a record again", [(NO_RECORDS,)], ""))
-    if subject.options is not None:
+    if findings.index is not None:
         parts.append(("Guessing index", index_rows(findings), INDEX))
     parts.append(("Versions", list(versions().items()), ""))
     return parts
@@ -144,6 +154,8 @@ NO_RECORDS = (
     "Not tried: a digest's file has none of its owner's records to compare with. A report on the experiment or on the "
     "run's folder, at the owner's, shows the nearest reconstructions beside their originals."
 )
+NEAREST = "The nearest reconstructions. They were made here by the owner and are never sent."
+NOT_TRIED = "Not tried: of joint sums only what they promise is told."
 INDEX = "log10 of the chance to split a digest by blind guessing, as published. An index, not a guarantee."
 
 
@@ -180,8 +192,7 @@ def seen_rows(findings: Findings) -> list[Row]:
 
 def index_rows(findings: Findings) -> list[Row]:
     index = findings.index
-    if index is None:
-        return [("does not apply: nothing is mixed in groups",)]
+    assert index is not None
     rows: list[Row] = [
         ("average, unordered (ordered)", f"{index['average']} ({index['average_ordered']})"),
         ("bound", bound_words(index)),
@@ -208,7 +219,8 @@ def headline(findings: Findings) -> str:
     if subject.updates is not None:
         said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
     said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
-    power = f" No attack here did better; audits would have found epsilon {found_from(findings)} with 95 %."
+    found = found_from(findings)
+    power = f" No attack here did better; audits would have found epsilon {found} with 95 %." if found else ""
     alone = " This file alone: in a federation more leaves, see below." if subject.kind == "digest" else ""
     return f"PASS: {'; '.join(said)}.{power}{alone}"
 
@@ -257,7 +269,9 @@ def as_html(findings: Findings) -> str:
         body.append(f"<h2>{html.escape(heading)}</h2>{html_rows(rows)}")
         body += [f"<p class=quiet>{html.escape(sentence)}</p>"] if sentence else []
         if heading.startswith("Attack: seeing") and findings.originals is not None:
-            body.append(picture_rows(findings))
+            body.append(f"<p>{NEAREST}</p>")
+            for name, pictures in picture_rows(findings):
+                body.append(f"<p class=quiet>{html.escape(name)}</p><div>{''.join(map(image, pictures))}</div>")
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What leaves the house</title>'
@@ -265,6 +279,33 @@ def as_html(findings: Findings) -> str:
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
         f"<body>{''.join(body)}</body></html>\n"
     )
+
+
+def as_pdf(findings: Findings) -> bytes:
+    return on_paper(findings).content(f"What leaves the house: {findings.subject.name}")
+
+
+def on_paper(findings: Findings) -> Paper:
+    """What the page says, on sheets of paper."""
+    name = findings.subject.name
+    paper = Paper(f"What leaves the house: {name}, {date.today().isoformat()}")
+    paper.text("What leaves the house", 19, name="DejaVu Serif:bold")
+    paper.text(name, color=QUIET, after=4)
+    paper.verdict(headline(findings), "#009e73" if findings.verdict == "PASS" else "#c84e00")
+    for heading, rows, sentence in sections(findings):
+        paper.need(70)
+        paper.at -= 14
+        paper.text(heading, 12, name="DejaVu Serif:bold", after=3)
+        paper.table(rows)
+        if sentence:
+            paper.at -= 3
+            paper.text(sentence, SIZE - 0.5, QUIET)
+        if heading.startswith("Attack: seeing") and findings.originals is not None:
+            paper.at -= 5
+            paper.text(NEAREST)
+            for said, pictures in picture_rows(findings):
+                paper.pictures(said, [pixels_of(picture) for picture in pictures])
+    return paper
 
 
 def html_rows(rows: Sequence[Row]) -> str:
@@ -279,27 +320,28 @@ def html_rows(rows: Sequence[Row]) -> str:
     return f"<div class=scroll><table class={'wide' if wide else 'facts'}>{''.join(cells)}</table></div>"
 
 
-def picture_rows(findings: Findings) -> str:
+def picture_rows(findings: Findings) -> list[tuple[str, Tensor]]:
     """The records that the strongest attack sees best, and what it sees."""
     from holdfast.audit.reconstruct import psnr
 
     assert findings.originals is not None
     strongest = max(findings.seen, key=lambda one: one.psnr_worst)
     order = psnr(strongest.pictures, findings.originals).argsort(descending=True)[:SHOWN]
-    rows = [("originals", findings.originals[order]), (f"what is seen ({strongest.attack})", strongest.pictures[order])]
-    text = "".join(
-        f"<p class=quiet>{html.escape(name)}</p><div>{''.join(map(image, pictures))}</div>" for name, pictures in rows
-    )
-    return f"<p>The nearest reconstructions. They were made here by the owner and are never sent.</p>{text}"
+    return [("originals", findings.originals[order]), (f"what is seen ({strongest.attack})", strongest.pictures[order])]
+
+
+def pixels_of(picture: Tensor) -> Any:
+    """A picture (channels, height, width) in [0, 1] as an array, grey ones without channels."""
+    pixels: Any = picture.clamp(0, 1).permute(1, 2, 0).numpy()
+    return pixels if pixels.shape[2] == 3 else pixels.mean(2)
 
 
 def image(picture: Tensor) -> str:
-    """One picture (channels, height, width) in [0, 1] as an image tag."""
+    """A picture as an image tag."""
     from matplotlib.image import imsave
 
-    pixels: Any = picture.clamp(0, 1).permute(1, 2, 0).numpy()
     file = io.BytesIO()
-    imsave(file, pixels if pixels.shape[2] == 3 else pixels.mean(2), cmap="gray", vmin=0, vmax=1, format="png")
+    imsave(file, pixels_of(picture), cmap="gray", vmin=0, vmax=1, format="png")
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
 

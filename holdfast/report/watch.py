@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import threading
@@ -12,7 +11,6 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,13 @@ from holdfast.core.files import read_lines
 from holdfast.report.page import page
 from holdfast.report.payload import payload
 from holdfast.report.run_data import is_run, read_story
+from holdfast.report.serving import LocalHandler, serving
+from holdfast.report.sites_now import sites_now
+from holdfast.runs.presence import PRESENCE
 
 LOOK = 0.3  # seconds between two looks at the folder
 BREATH = 10.0  # seconds after which an idle stream says that it is alive
-MOST = 32  # connections at a time; a browser that is turned away asks again
-IDLE = 30.0  # seconds for a request to arrive, and for a page to take what it is sent
 PATIENCE = 15.0  # seconds without a new round before a run can be taken for stopped
-log = logging.getLogger(__name__)
 
 
 class Folder:
@@ -50,6 +48,8 @@ class Folder:
             with suppress(FileNotFoundError):
                 size = (run / "rounds.jsonl").stat().st_size
                 found.append((run, (run / "model.safetensors").exists(), size, has_stopped(run)))
+            with suppress(FileNotFoundError):
+                found.append((run / PRESENCE).stat().st_mtime_ns)
         return tuple(found)
 
     def finished(self) -> bool:
@@ -59,30 +59,27 @@ class Folder:
 
     def payload(self) -> dict[str, Any]:
         runs = self.runs()
-        told = payload([read_story(run) for run in runs])
-        for run, words in zip(runs, told["runs"], strict=True):
-            words["stopped"] = has_stopped(run)
+        stories = [read_story(run) for run in runs]
+        told = payload(stories)
+        for story, words in zip(stories, told["runs"], strict=True):
+            words["stopped"] = has_stopped(story.folder)
+            words["now"] = sites_now(story)
         return {**told, "live": True}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(LocalHandler):
     """Answers two questions: the page, and what is new."""
-
-    timeout = IDLE
 
     def __init__(self, folder: Folder, *args: Any) -> None:
         self.folder = folder
         super().__init__(*args)
 
-    def do_GET(self) -> None:
-        _, port = self.connection.getsockname()
-        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            self.send_error(403, "Only for this machine")  # a stranger's page must not read a run through its own name
-        elif self.path == "/":
-            self._head("text/html; charset=utf-8")
+    def get(self) -> None:
+        if self.path == "/":
+            self.head("text/html; charset=utf-8")
             self.wfile.write(page({"headline": [], "runs": []}, live=True).encode())
         elif self.path == "/events":
-            self._head("text/event-stream")
+            self.head("text/event-stream")
             self.folder.streams += 1
             try:
                 with suppress(ConnectionError, TimeoutError):  # the browser's window was closed
@@ -91,15 +88,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.folder.streams -= 1
         else:
             self.send_error(404)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)
-
-    def _head(self, kind: str) -> None:
-        self.send_response(200)
-        for name, value in (("Content-Type", kind), ("Cache-Control", "no-store"), ("X-Frame-Options", "DENY")):
-            self.send_header(name, value)
-        self.end_headers()
 
     def _stream(self) -> None:
         """Send everything again whenever there is news: a page that joins late, or again, needs no special case."""
@@ -131,56 +119,20 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-class Server(ThreadingHTTPServer):
-    """A server that turns away whoever comes when it is busy: each connection takes a thread."""
-
-    daemon_threads = True
-    request_queue_size = MOST
-
-    def __init__(self, address: tuple[str, int], handler: Any) -> None:
-        self._free = threading.Semaphore(MOST)
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("A request failed", exc_info=True)  # whoever asked in another way than browsers do
-
-
 @contextmanager
 def serve(folder: Path | str, open_browser: bool = True, port: int = 0) -> Iterator[str]:
     """Serve the live page of a run (which may not have begun yet) on 127.0.0.1, and give its address."""
     watched = Folder(Path(folder))
-    try:
-        server = Server(("127.0.0.1", port), partial(Handler, watched))
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "there is no such port"
-        raise HoldfastError(f"Cannot listen on 127.0.0.1, port {port}: {reason}; choose another --port.") from None
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_address[1]}/"
-    try:
-        if open_browser and has_screen():
-            webbrowser.open(address)
-        yield address
-    finally:
-        watched.stopped.set()
-        until = time.monotonic() + 3.0  # open pages are told the end first
-        while watched.streams and time.monotonic() < until:
-            time.sleep(0.05)
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(partial(Handler, watched), port) as address:
+        try:
+            if open_browser and has_screen():
+                webbrowser.open(address)
+            yield address
+        finally:
+            watched.stopped.set()
+            until = time.monotonic() + 3.0  # open pages are told the end first
+            while watched.streams and time.monotonic() < until:
+                time.sleep(0.05)
 
 
 def has_stopped(run: Path) -> bool:

@@ -20,6 +20,8 @@ NAMES = {
     "feddyn": "FedDyn",
     "adabest": "AdaBest",
     "scaffold": "SCAFFOLD",
+    "lac": "LAC",
+    "mimelite": "MimeLite",
     "feddig": "FedDig",
     "fedtest": "FedTest",
     "servertest": "server test",
@@ -30,6 +32,8 @@ NAMES = {
     "clipping": "centred clipping",
     "normclip": "norm clipping",
     "nnm": "NNM",
+    "arc": "ARC",
+    "demoa": "DeMoA",
     "bulyan": "Bulyan",
     "fltrust": "FLTrust",
 }

@@ -224,7 +224,9 @@ REPRODUCTIONS: dict[str, Callable[[Scale], Reproduction]] = {
 def reproduction(name: str, scale: str) -> Reproduction:
     """What a name of the command line stands for."""
     if name not in REPRODUCTIONS:
-        raise HoldfastError(f"reproduce: {name!r} is not known; {nearest(name, [*REPRODUCTIONS, *FIGURES])}")
+        raise HoldfastError(
+            f"reproduce: {name!r} is not known; {nearest(name, [*REPRODUCTIONS, *FIGURES, 'tournament'])}"
+        )
     if scale == "small" or scale == "paper":
         return REPRODUCTIONS[name](scale)  # type: ignore[arg-type]  # it is one of the two words
     raise HoldfastError(f"reproduce --scale: {scale!r} is not known; say 'small' or 'paper'.")

@@ -37,8 +37,11 @@ from holdfast.models.networks import Layout, initialise, laid_out, weights_of
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.privacy.gate import named_policy
-from holdfast.privacy.ledger import read_policy
+from holdfast.privacy.ledger import DP_SGD, read_policy
 from holdfast.runs.choose_learning import (
+    check_late,
+    choose_compression,
+    choose_late,
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
@@ -53,8 +56,9 @@ from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
 from holdfast.runs.record_weights import check_record_losses, check_weights
 from holdfast.runs.rehearse import rehearse, rehearse_scenario
+from holdfast.runs.secure_sums import check_plan
 from holdfast.runs.start_weights import first_tensors
-from holdfast.scenarios import SCENARIOS, Scenario, Stage
+from holdfast.scenarios import SCENARIOS, Changed, Scenario, Stage
 from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
@@ -89,7 +93,10 @@ class Plan:
         train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
         method, seed = self.method, self.experiment.seed
         attack = self.attack if id in self.hostile else None
-        poisoned = None
+        poisoned, later = None, None
+        if isinstance(self.scenario, Changed) and id == self.stage.largest:
+            train, other = halves(train)
+            later = self.prepare(other)
         if attack is not None and "data" in attack.kind:
             poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
         return Client(
@@ -106,6 +113,7 @@ class Plan:
             learning=method.learning,
             algorithm=method.algorithm,
             absence=method.absence,
+            compress=method.compress,
             poisoned=poisoned,
             guard=self.guard,
             secure=method.secure,
@@ -114,6 +122,8 @@ class Plan:
             trust=method.trust,
             interval_from=self.interval_from,
             home=self.home(),
+            later=later,
+            later_from=self.scenario.back(self.stage) if isinstance(self.scenario, Changed) else 0,
         )
 
     def encode_ahead(self, threads: int) -> None:
@@ -168,6 +178,13 @@ class Plan:
         )
 
 
+def halves(samples: Samples) -> tuple[Samples, Samples]:
+    """Two halves of some samples by their targets, as many in one as in the other."""
+    targets, half = samples.labels.reshape(len(samples), -1)[:, 0], len(samples) // 2
+    order = targets.argsort(stable=True)
+    return samples.take(order[:half]), samples.take(order[half : 2 * half])
+
+
 def make_plan(experiment: Experiment) -> Plan:
     """Choose, load and deal out what the experiment names."""
     if experiment.modules is not None:
@@ -191,16 +208,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
     prepare = partial(read_inputs, inputs, encoder)
-    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
-    if encoder is not None:
-        signed = not never_negative(experiment.encoder)
-        about = replace(
-            about,
-            encoder=encoder.fingerprint,
-            feature_shape=encoder.feature_shape,
-            signed=signed,
-            norm_bound=encoder.norm_bound,
-        )
+    about = about_of(experiment, task, encoder)
     bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)
     if encoder and "image" in inputs and absence.needs_features:
         generator = rng(experiment.seed, -1, -1, "guidance")
@@ -211,6 +219,7 @@ def make_plan(experiment: Experiment) -> Plan:
     others = "choose one that goes by the updates themselves, such as 'median', 'krum' or 'fltrust'"
     refuse_without_classes(task.kind, method.trust, f"trust {str(experiment.trust)!r}", others)
     check_rule(method.trust, experiment.trust.name, method)
+    check_late(experiment, method)
     parts = deal(experiment, task)
     stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
     rehearse_scenario(scenario, stage, str(experiment.scenario))
@@ -235,6 +244,20 @@ def make_plan(experiment: Experiment) -> Plan:
     return plan
 
 
+def about_of(experiment: Experiment, task: Task, encoder: Encoder | None) -> About:
+    """What is publicly known of the samples and of their features."""
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
+    if encoder is None:
+        return about
+    return replace(
+        about,
+        encoder=encoder.fingerprint,
+        feature_shape=encoder.feature_shape,
+        signed=not never_negative(experiment.encoder),
+        norm_bound=encoder.norm_bound,
+    )
+
+
 def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> Augment | None:
     """How images are changed by chance in training; refused where the model sees none, or updates are protected."""
     augment = choose_augment(experiment.augment)
@@ -242,7 +265,7 @@ def augment_for(experiment: Experiment, task: Task, inputs: tuple[str, ...]) -> 
         return None
     if len(task.shape) != 3 or "image" not in inputs:
         raise HoldfastError("augment: only a model that reads images has use for it; leave it out, or name a model.")
-    if experiment.protect.name != "none":
+    if experiment.protect.name == DP_SGD:
         raise HoldfastError("augment: protected updates are not augmented; leave out augment, or protect.")
     return augment
 
@@ -251,8 +274,7 @@ def choose_guard(experiment: Experiment, method: Method) -> tuple[Guard | None, 
     """What protects updates; a policy that the experiment names holds for digests and updates alike."""
     options = choose(PROTECTIONS, experiment.protect, "protect")
     if isinstance(options, SecureSum):
-        if method.bench.about.person is not None:
-            raise HoldfastError("protect: 'secure-sum' promises for records, not for patients so far; leave it out.")
+        check_plan(method)
         return None, replace(method, secure=options)
     if not isinstance(options, DpSgd):
         return None, method
@@ -274,6 +296,11 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
     algorithm = choose(ALGORITHMS, experiment.algorithm, "algorithm")
     refuse_other(FedAvg, algorithm, experiment.algorithm, "algorithm")
     algorithm = algorithm.fitted(bench.model)
+    if algorithm.needs_absence and experiment.absence.name != algorithm.needs_absence:
+        raise HoldfastError(
+            f"algorithm {experiment.algorithm.name!r} learns from what absence = {algorithm.needs_absence!r} hands to "
+            f"clients; say that, not {experiment.absence.name!r}."
+        )
     by_paper = experiment.trust.name == "auto"
     trust = TRUSTS[algorithm.weights]() if by_paper else choose(TRUSTS, experiment.trust, "trust")
     if not isinstance(trust, Trust) or type(trust).judge is Trust.judge:
@@ -292,6 +319,8 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         max_norm=experiment.max_norm,
         schedule=choose_schedule(experiment),
         server_optimizer=choose_server_optimizer(experiment),
+        compress=choose_compression(experiment, algorithm),
+        late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
 

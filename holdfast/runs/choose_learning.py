@@ -15,12 +15,16 @@ from holdfast.core.config import choose, convert, refuse_other
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import State, Tensors
 from holdfast.core.validate import misfit
+from holdfast.learning.compress import COMPRESSIONS, Compression
+from holdfast.learning.late import LATE, LateReplies
 from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from holdfast.learning.settings import Learning, Optimizer
+from holdfast.learning.settings import Group, Learning, Optimizer
 from holdfast.method import Method
+from holdfast.models.networks import weights_of
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.scaling import FROZEN
 from holdfast.selection import select
 from holdfast.selection.informed import Informed
 
@@ -32,7 +36,16 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
     if algorithm.needs_reach and (optimizer.keep or not optimizer.has_reach):
         raise HoldfastError(
             f"optimizer: {experiment.algorithm} divides by how far SGD's steps reach from a fresh start, which is not "
-            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm."
+            f"known of {experiment.optimizer}; choose optimizer = 'sgd', or another algorithm ('lac' is for Adam)."
+        )
+    if algorithm.needs_fresh_start and (optimizer.keep or type(optimizer).carry is Optimizer.carry):
+        raise HoldfastError(
+            f"optimizer: {experiment.algorithm} needs one that begins anew each round and says how far it carries a "
+            f"gradient, which {experiment.optimizer} does not; choose 'sgd', 'adam' or 'adamw', without keep."
+        )
+    if algorithm.needs_gradient and experiment.protect.name != "none":
+        raise HoldfastError(
+            f"protect: {experiment.algorithm} sends an exact gradient with each update; choose another algorithm."
         )
     if isinstance(optimizer, Adam) and experiment.momentum != Experiment.momentum:
         raise HoldfastError(f"momentum is of 'sgd', and {experiment.optimizer} has beta1 in its place; leave it out.")
@@ -55,21 +68,24 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
     )
 
 
-def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[tuple[str, float], ...]:
-    """Patterns of weights' names with the factor of lr for each; refused if one means nothing, or nothing learns."""
-    groups: list[tuple[str, float]] = []
+def choose_groups(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> tuple[Group, ...]:
+    """Patterns of weights' names, factors of lr and weight_decay; refused if one means nothing, or nothing learns."""
+    groups: list[Group] = [FROZEN] if experiment.scaling == "federated" else []
     names = [name for name, _ in network.named_parameters()]
     for said in experiment.groups or ():
-        pattern, _, number = said.rpartition(":")
-        factor = convert(number, float, f"groups, {brief(said)}")
-        if not pattern or not 0 <= factor < math.inf:
-            raise HoldfastError(f"groups: expected 'pattern:factor' such as 'conv*:0', got {brief(said)}.")
-        taken = [name for name in names if any(fnmatchcase(name, earlier) for earlier, _ in groups)]
+        pattern, *numbers = said.split(":")
+        factor, *decay = [convert(number, float, f"groups, {brief(said)}") for number in numbers] or [math.nan]
+        if not pattern or len(decay) > 1 or not all(0 <= one < math.inf for one in (factor, *decay)):
+            raise HoldfastError(
+                "groups: expected 'pattern:factor' such as 'conv*:0', or with the factor of weight_decay "
+                f"'*bias:1:0', got {brief(said)}."
+            )
+        taken = [name for name in names if any(fnmatchcase(name, earlier[0]) for earlier in groups)]
         if not any(fnmatchcase(name, pattern) for name in names if name not in taken):
             raise HoldfastError(f"groups: no weight is left for {brief(pattern)}; the model has {listed(names)}.")
         if algorithm.needs_reach and factor not in (0, 1):
             raise HoldfastError(f"groups: {experiment.algorithm} needs one lr for all weights that learn; say 0 or 1.")
-        groups.append((pattern, factor))
+        groups.append((pattern, factor, decay[0]) if decay else (pattern, factor))
     if groups and not any(Learning(groups=tuple(groups)).factor(name) for name in names):
         raise HoldfastError("groups: every weight is frozen, so nothing can be learnt; leave one group above 0.")
     return tuple(groups)
@@ -114,6 +130,40 @@ def choose_server_optimizer(experiment: Experiment) -> ServerOptimizer:
     made: ServerOptimizer = choose(SERVER_OPTIMIZERS, experiment.server_optimizer, "server_optimizer")
     refuse_other(ServerOptimizer, made, experiment.server_optimizer, "server_optimizer")
     return made
+
+
+def choose_compression(experiment: Experiment, algorithm: FedAvg) -> Compression:
+    made: Compression = choose(COMPRESSIONS, experiment.compress, "compress")
+    refuse_other(Compression, made, experiment.compress, "compress")
+    if made.keeps and algorithm.remembers:
+        raise HoldfastError(
+            f"compress: {experiment.algorithm} remembers of its whole update what the moderator cannot work out from a "
+            "part; choose another algorithm, or leave out compress."
+        )
+    return made
+
+
+def choose_late(experiment: Experiment) -> LateReplies:
+    made: LateReplies = choose(LATE, experiment.late, "late")
+    refuse_other(LateReplies, made, experiment.late, "late")
+    return made
+
+
+def check_late(experiment: Experiment, method: Method) -> None:
+    """Refuse late updates where something goes by the round that an update answers."""
+    if not method.late.takes:
+        return
+    keeps = method.algorithm.remembers or method.learning.optimizer.keep or method.keeps_home or method.compress.keeps
+    extra = method.algorithm.extra(shared(method.algorithm, weights_of(method.bench.model)))
+    faults = {
+        "clients keep something from round to round, which a late update would tear apart": keeps,
+        f"{experiment.algorithm} sends more with an update, which is of its own round": bool(extra),
+        f"trust {experiment.trust} has clients test updates against the model that they started from": (
+            method.trust.testing(0) is not None
+        ),
+    }
+    if wrong := [fault for fault, found in faults.items() if found]:
+        raise HoldfastError(f"late: {wrong[0]}; leave out late, or choose otherwise.")
 
 
 def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None:

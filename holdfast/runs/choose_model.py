@@ -19,11 +19,23 @@ from holdfast.core.modules import import_path, told
 from holdfast.data.task import Samples, Task, evenly
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
+from holdfast.models.scaling import standardised
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import model_of_head, sends_one_message
+from holdfast.runs.scaling import columns_of
 
 
 def choose_model(
+    experiment: Experiment, task: Task, absence: AbsencePolicy
+) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
+    """How to build the model, behind its scaling where the members' columns are standardised; and as choose_network."""
+    build, inputs, encoder, layout = choose_network(experiment, task, absence)
+    if experiment.scaling == "federated":
+        build = partial(standardised, build, columns_of(experiment, task, inputs, encoder))
+    return build, inputs, encoder, layout
+
+
+def choose_network(
     experiment: Experiment, task: Task, absence: AbsencePolicy
 ) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
     """How to build the model, what it reads, the public encoder if it reads features, and the layout of its weights.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.absence import ABSENCES
 from holdfast.core.config import choose
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.randomness import rng
@@ -88,10 +89,17 @@ def deal(experiment: Experiment, task: Task) -> list[Parts]:
     else:
         generator = rng(experiment.seed, -1, -1, "partition")
         shares = read_deal(partition(task.train.labels, experiment.clients, generator), experiment, task)
+    promise = promises(experiment)
     return [
-        split_by(experiment.split, task, share, rng(experiment.seed, -1, client, "split"))
+        split_by(experiment.split, task, share, rng(experiment.seed, -1, client, "split"), promise)
         for client, share in enumerate(shares)
     ]
+
+
+def promises(experiment: Experiment) -> bool:
+    """Whether anything that leaves a client has a promise about single records."""
+    noised: bool = choose(ABSENCES, experiment.absence, "absence").noised
+    return noised or experiment.protect.name != "none"
 
 
 def read_deal(found: Any, experiment: Experiment, task: Task) -> list[Tensor]:

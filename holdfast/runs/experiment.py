@@ -52,16 +52,19 @@ class Experiment:
     lr: float = 0.02  # learning rate of the clients' steps
     momentum: float = 0.9  # of SGD, at the clients; from 0 to below 1
     weight_decay: float = 0.0  # of the clients' steps: times the weight, it joins the gradient (AdamW: beside it)
+    scaling: Literal["schema", "federated"] = "schema"  # of a table: by ranges alone, or also by the members' mean
     loss: Choice = Choice("auto")  # what training minimises; auto: the task's own, or the usual one of its kind
     metrics: tuple[str, ...] | None = None  # the first one leads; none: the task's own, or the usual ones of its kind
     schedule: Choice = Choice("constant")  # how lr goes on over the rounds
     optimizer: Choice = Choice("sgd")  # what steps clients take; momentum is SGD's
     augment: str = "none"  # of the images that clients train on: flip, crop:4, both, or module:function
     accumulate: int = 1  # parts in which a batch's gradient is computed, one after another: less memory, the same step
-    groups: tuple[str, ...] | None = None  # "pattern:factor" of lr for weights by name, 0 freezes; the first counts
+    groups: tuple[str, ...] | None = None  # "pattern:factor" of lr by weights' names, 0 freezes; ":factor" of decay
     clip_norm: float | None = None  # a batch's gradient with a larger norm is shortened to it, at the client
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
+    compress: Choice = Choice("none")  # what of an update is sent, the rest kept for the next round
+    late: Choice = Choice("none")  # what a slow client's update of an earlier round is worth
     max_norm: float | None = None  # an update with a larger norm is refused
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
     seed: int = 0  # of everything that is drawn, but for noise that protects
@@ -178,13 +181,14 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
     *("split", "loss", "metrics", "stop", "test", "augment", "start", "local_steps", "accumulate", "groups"),
+    *("late", "scaling", "compress"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
 NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop", "late", "compress"),
 )
 AT_LEAST = {
     "clients": 0,

@@ -114,6 +114,8 @@ def about_model(plan: Plan) -> dict[str, str]:
     known = type(task.kind) is KINDS.get(task.kind.name)
     encoder = plan.method.bench.about.encoder
     recipe = {"model": model.as_json()}
+    if experiment.scaling != "schema":
+        recipe["scaling"] = experiment.scaling
     if encoder:  # "auto" may mean another one where the model is used
         recipe["encoder"] = resolved(experiment.encoder, task.train.inputs[0], task.schema).as_json()
     return {

@@ -7,7 +7,6 @@ from typing import Any
 from holdfast.absence import AbsencePolicy
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.oneshot import OneShot
-from holdfast.attacks import choose_attack
 from holdfast.context import About
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
@@ -16,15 +15,15 @@ from holdfast.data.task import Task
 from holdfast.digests.release_options import ReleaseOptions, check_kind
 from holdfast.heads.choosing import SERVER_STEP
 from holdfast.heads.of_run import head_of, model_for
-from holdfast.privacy.dp_sgd import PROTECTIONS
 from holdfast.privacy.ledger import SECURE_SUM
 from holdfast.runs.experiment import Experiment
-from holdfast.secure_sum.member import FEWEST
-from holdfast.secure_sum.options import SecureSum
+from holdfast.runs.secure_sums import check_mean, check_total
 
 USUAL = {  # what makes no sense without updates, and why
     "trust": ("auto", "there are no updates to weigh"),
     "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
+    "compress": ("none", "there are no updates to make smaller"),
+    "late": ("none", "there are no rounds to be late for"),
     "server_optimizer": ("none", "there are no steps for it to take"),
 }
 
@@ -48,28 +47,7 @@ def check_one_message(experiment: Experiment, task: Task, absence: AbsencePolicy
             raise HoldfastError(f"{key}: with algorithm 'oneshot' {why}; leave {key} out.")
     check_kind(absence, About(task.name, task.classes, kind=task.kind.spec))
     if experiment.protect.name == SECURE_SUM:
-        check_secure_sum(experiment, task, absence)
-
-
-def check_secure_sum(experiment: Experiment, task: Task, absence: ReleaseOptions) -> None:
-    """Refuse, in one sentence, what a total cannot give."""
-    secure: SecureSum = choose(PROTECTIONS, experiment.protect, "protect")
-    algorithm: OneShot = choose(ALGORITHMS, experiment.algorithm, "algorithm")
-    attack = choose_attack(experiment.attack)
-    least = max(FEWEST, secure.colluding + 2)
-    faults = {
-        f"needs {least} clients at least with colluding = {secure.colluding}, and there are {experiment.clients}": (
-            experiment.clients < least
-        ),
-        f"sums moments: say absence.mode = 'moments', not {absence.mode!r}": absence.mode != "moments",
-        f"is for classes so far, and the targets are of kind {task.kind.name!r}": not task.kind.has_classes,
-        "has one release: leave out absence.refresh": absence.refresh > 0,
-        f"has no rows to train on: choose another head than {SERVER_STEP!r}": algorithm.head == SERVER_STEP,
-        "hides whose numbers they are, so that an attack on digests can only be played on data": attack is not None
-        and "data" not in attack.kind,
-    }
-    if wrong := [fault for fault, found in faults.items() if found]:
-        raise HoldfastError(f"protect: '{SECURE_SUM}' {wrong[0]}.")
+        check_total(experiment, absence)
 
 
 def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:
@@ -87,11 +65,7 @@ def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) ->
 def check_in_rounds(experiment: Experiment, task: Task, absence: AbsencePolicy) -> None:
     """Refuse what cannot stand in, round by round, for a client that is away."""
     if experiment.protect.name == SECURE_SUM:
-        raise HoldfastError(
-            f"protect: '{SECURE_SUM}' gives the moderator one total and no single member's update or digest, so "
-            "nothing can be judged, corrected or stood in for in rounds: say algorithm = 'oneshot', rounds = 1 and "
-            "absence = 'feddig' with mode = 'moments'."
-        )
+        check_mean(experiment)
     refuse_without_classes(task.kind, absence, f"absence {str(experiment.absence)!r}", "choose absence = 'none'")
     if not isinstance(absence, ReleaseOptions):
         return

@@ -10,14 +10,15 @@ from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.modules import import_path
+from holdfast.core.rivals import RIVALS
 from holdfast.privacy.dp_sgd import PROTECTIONS
 from holdfast.runs.experiment import set_key
 from holdfast.trust import TRUSTS, Trust
 
 KINDS: dict[str, Iterable[str]] = {
-    "algorithm": ALGORITHMS,
-    "absence": ABSENCES,
-    "trust": TRUSTS,
+    "algorithm": [*ALGORITHMS, *RIVALS["algorithm"]],
+    "absence": [*ABSENCES, *RIVALS["absence"]],
+    "trust": [*TRUSTS, *RIVALS["trust"]],
     "protect": PROTECTIONS,
 }
 BASES = {"algorithm": FedAvg, "absence": AbsencePolicy, "trust": Trust}  # what users' own are made from

@@ -45,7 +45,7 @@ def scalars(record: Record, class_names: Sequence[str] = ()) -> Iterator[tuple[s
     yield "bytes/down", float(record.bytes_down)
     for part, value in record.seconds.items():
         yield f"seconds/{part}", value
-    for kind in ("absent", "refused", "stand_ins", "suspects"):
+    for kind in ("absent", "late", "refused", "stand_ins", "suspects"):
         yield f"clients/{kind}", float(len(getattr(record, kind)))
     if record.asked is not None:
         yield "clients/asked", float(len(record.asked))
@@ -102,7 +102,7 @@ def _read(name: str, value: Any, clients: int) -> Any:
         return {_name(m): [None if one is None else _number(one) for one in _list(v)] for m, v in value.items()}
     if name in TEXTS:
         return {_client(client, clients): plain(_text(why)) for client, why in value.items()}
-    if name == "client_samples":
+    if name in ("client_samples", "late"):
         return {_client(client, clients): _whole(one) for client, one in value.items()}
     if name == "client_intervals":
         return {_client(client, clients): _interval(one) for client, one in value.items()}

@@ -19,7 +19,7 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.runs.experiment import Experiment
-from holdfast.scenarios import Scenario, Stage
+from holdfast.scenarios import Scenario, Stage, delays_of
 from holdfast.trust import TRUSTS
 
 REHEARSED = 1000  # rounds of a scenario that are asked for beforehand
@@ -61,6 +61,8 @@ def rehearse(
 
 def rehearse_scenario(scenario: Scenario, stage: Stage, named: str) -> None:
     """Ask a scenario who is away in each round; one that fails, or names a client that is not there, is a sentence."""
+    if any(c not in stage.clients or type(d) is not int or d < 1 for c, d in delays_of(scenario, stage).items()):
+        raise HoldfastError(f"scenario {named}: delays must name clients, each with whole rounds from 1 on.")
     for round in range(min(stage.rounds, REHEARSED)):
         try:
             odd = [client for client in scenario(round, stage) if client not in stage.clients]

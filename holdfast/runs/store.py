@@ -1,6 +1,7 @@
 """A run is a folder that survives anything: kill the process at any moment, resume, and the bits are the same.
 
 experiment.json       what was asked for
+schema.json           which schema its tables follow (a task of tables only)
 environment.jsonl     versions and machine, one line for each start or resume
 rounds.jsonl          one line for each round
 checkpoints/          the state between two rounds, the last few
@@ -24,7 +25,7 @@ from typing import IO
 
 import safetensors.torch
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, plain
 from holdfast.core.files import (
     Damaged,
     Store,
@@ -38,12 +39,14 @@ from holdfast.core.files import (
 )
 from holdfast.core.tables import parse_table
 from holdfast.core.types import State, Tensors
+from holdfast.data.tables.schema import Schema
 from holdfast.record import Record
 from holdfast.runs.environment import environment
 from holdfast.runs.experiment import SCHEMA, Experiment, from_table, of_today
 from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
 
 CURVES = "curves.json"  # what the final model looks like on the test set
+TABLES = "schema.json"  # of a task of tables: its schema's name, version and fingerprint
 EXCHANGES = "exchanges.jsonl"  # of a run over Flower: what was asked and answered, and how long it took
 KEEP = 2  # checkpoints: the last one, and the one before it in case the last is damaged
 
@@ -98,6 +101,24 @@ class Run:
             run.close()
             raise
         return run
+
+    def keep_schema(self, schema: Schema | None) -> None:
+        """Write down by which schema the run's tables are read."""
+        if schema is not None:
+            said = {"name": schema.name, "version": schema.version, "fingerprint": schema.fingerprint}
+            self._store.write(TABLES, json.dumps(said, indent=1).encode())
+
+    def check_schema(self, schema: Schema | None) -> None:
+        """Refuse to go on by another schema than the one that the run was begun with, as far as it kept it."""
+        if schema is None or not (self.folder / TABLES).exists():
+            return
+        kept = parse_table(self._store.read(TABLES), str(self.folder / TABLES))
+        if kept.get("fingerprint") != schema.fingerprint:
+            began = plain(f"{kept.get('name')}, version {kept.get('version')}", 120)
+            raise HoldfastError(
+                f"{self.folder} was begun with {began}, and {schema.where} is {schema.name}, version {schema.version}: "
+                "they do not say the same; put the schema back, or start a new run."
+            )
 
     @property
     def finished(self) -> bool:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.core.files import append_line, read_lines
-from holdfast.core.types import WITHDREW, Absent, Federation, Message, Reply
+from holdfast.core.types import WITHDREW, Absent, Around, Federation, Message, Reply
 from holdfast.privacy.gate import LEDGER, POLICY
 from holdfast.record import Record
 from holdfast.runs.store import Run
@@ -25,6 +25,7 @@ REPLAYED = "played again without it, from round {}"
 STILL_KNOWS = "still knows"
 NEVER_KNEW = "never knew it"
 PAGES = ("report.html", "privacy.html")  # made of the run's files; they can be made again
+TITLE = b"What leaves the house"  # of a privacy page, which may show a member's records and have any name
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ def write_forgotten(folder: Path, client: int, name: str, deleted: Sequence[str]
 def delete_files(run: Run, client: int) -> list[str]:
     """Delete what the run's folder keeps of a client alone; the names of what was deleted or written anew."""
     folder, gone = run.folder, run.rewrite(lambda state: state.without([client]))
-    own = folder / "clients" / f"{client:04d}"
-    for path in sorted(own.iterdir()) if own.is_dir() else ():
+    own = [folder / name / f"{client:04d}" for name in ("clients", "late")]
+    for path in (path for home in own if home.is_dir() for path in sorted(home.iterdir())):
         if not path.name.startswith((LEDGER, POLICY)):
             gone += [f.relative_to(folder).as_posix() for f in sorted(path.rglob("*")) if f.is_file()]
             gone += [path.relative_to(folder).as_posix()] if path.is_file() else []
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    aside = [*(folder / "checkpoints").glob("*.damaged"), *(folder / name for name in PAGES)]
+    aside = [*(folder / "checkpoints").glob("*.damaged"), *pages_in(folder)]
     for path in [*sorted((folder / "digests").glob(f"{client:04d}-*")), *aside]:
         if path.is_file():
             gone.append(path.relative_to(folder).as_posix())
@@ -79,25 +80,28 @@ def delete_files(run: Run, client: int) -> list[str]:
     return gone
 
 
+def pages_in(folder: Path) -> list[Path]:
+    """Reports and privacy pages beside a run's files, with their signatures."""
+    named = [folder / name for name in PAGES]
+    others = [path for end in ("html", "pdf") for path in folder.glob(f"*.{end}") if TITLE in path.read_bytes()]
+    pages = sorted({*named, *others})
+    return [*pages, *(page.with_name(page.name + ".sig") for page in pages)]
+
+
 def first_heard(records: Sequence[Record], client: int) -> int | None:
     """The first round, counted from 1, in which a client answered, so that the model may have learnt from it."""
     return min((r.round for r in records if r.was_asked(client) and client not in r.absent), default=None)
 
 
-class Without:
+class Without(Around):
     """A federation in which some have withdrawn: nobody asks them."""
 
-    def __init__(self, inner: Federation, withdrawn: Sequence[int]) -> None:
-        self._inner, self._withdrawn = inner, frozenset(withdrawn)
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._inner.clients
-
-    def close(self) -> None:
-        self._inner.close()
+    def __init__(self, federation: Federation, withdrawn: Sequence[int]) -> None:
+        super().__init__(federation)
+        self._withdrawn = frozenset(withdrawn)
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        asked = [message for message in messages if message.client not in self._withdrawn]
-        answers = {answer.client: answer for answer in self._inner.ask(asked)}
-        return [answers.get(message.client, Absent(message.client, WITHDREW)) for message in messages]
+        gone = [message.client in self._withdrawn for message in messages]
+        answers = iter(self._federation.ask([m for m, left in zip(messages, gone, strict=True) if not left]))
+        # By place, not by client: one client may be asked several things at once.
+        return [Absent(m.client, WITHDREW) if left else next(answers) for m, left in zip(messages, gone, strict=True)]

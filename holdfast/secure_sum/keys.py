@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +87,31 @@ def signed_by(key: str, signature: bytes, message: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """A member's own long-term key, and which keys of others it got from them beforehand."""
+
+    signer: Any  # Ed25519
+    knows: Callable[[int, str], bool]  # a member and its public key, hexadecimal
+
+    @property
+    def own(self) -> bytes:
+        return bytes(self.signer.public_key().public_bytes_raw())
+
+
+def simulated_keyring(seed: int, member: int) -> Keyring:
+    return Keyring(simulated_key(seed, member), partial(is_simulated, seed))
+
+
+def is_simulated(seed: int, member: int, key: str) -> bool:
+    return key == simulated_public(seed, member)
+
+
+@lru_cache(maxsize=4096)
+def simulated_public(seed: int, member: int) -> str:
+    return bytes(simulated_key(seed, member).public_key().public_bytes_raw()).hex()
 
 
 def simulated_key(seed: int, member: int) -> Any:

@@ -31,6 +31,7 @@ Letters = Mapping[int, bytes]
 FAILED = "sent something in a secure sum that is of no use"
 NO_ANSWER = "did not answer in a secure sum"
 COMMITMENT = 32
+MOST_RECORDS = 1 << 28  # of a member: the numbers of a total need room
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,11 @@ class Total:
     members: tuple[int, ...]
     counted: int  # members that shared their secrets: noise was made for these, less t
     faults: Mapping[int, str]
-    records: int
+    claims: Mapping[int, int]  # how many records each of its members says it has
+
+    @property
+    def records(self) -> int:
+        return sum(self.claims.values())
 
 
 def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Total:
@@ -108,7 +113,7 @@ def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Tot
     opened = ask("open", {member: Question(signatures, present) for member in signatures})
     shares = {m: a.letters for m, a in opened.items() if set(a.letters) == set(sent)}
     total = unmasked(masked, sent, roll, agreed, shares, threshold, layout, faults)
-    return Total(signed(total, layout), present, len(sent), faults, sum(claims[member] for member in present))
+    return Total(signed(total, layout), present, len(sent), faults, {member: claims[member] for member in present})
 
 
 def ask_for_keys(terms: Terms, ask: Ask, faults: dict[int, str]) -> tuple[dict[int, bytes], dict[int, int]]:
@@ -119,6 +124,9 @@ def ask_for_keys(terms: Terms, ask: Ask, faults: dict[int, str]) -> tuple[dict[i
             check_keys(terms, member, answer.letter)
         except Refusal as error:
             faults[member] = str(error)
+            continue
+        if not 0 <= answer.records <= MOST_RECORDS:
+            faults[member] = FAILED
             continue
         roll[member], claims[member] = answer.letter, answer.records
     enough(terms, roll, roll, len(roll), faults)

@@ -9,7 +9,9 @@ from holdfast.trust.base import BySamples, Hearing, Judgement, Trust, Uniform
 from holdfast.trust.fedtest import FedTest
 from holdfast.trust.jury import Jury
 from holdfast.trust.robust.clipping import CentredClipping
-from holdfast.trust.robust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, Nnm, NormClip, Trimmed
+from holdfast.trust.robust.delayed import Demoa
+from holdfast.trust.robust.prepared import Arc, Bucketing, Nnm
+from holdfast.trust.robust.rules import Bulyan, GeometricMedian, Krum, Median, MultiKrum, NormClip, Trimmed
 from holdfast.trust.server_test import FLTrust, ServerTest
 
 TRUSTS: dict[str, type[Trust]] = {
@@ -26,6 +28,9 @@ TRUSTS: dict[str, type[Trust]] = {
     "clipping": CentredClipping,
     "normclip": NormClip,
     "nnm": Nnm,
+    "arc": Arc,
+    "bucketing": Bucketing,
+    "demoa": Demoa,
     "bulyan": Bulyan,
     "fltrust": FLTrust,
 }

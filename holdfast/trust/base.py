@@ -26,6 +26,7 @@ class Judgement:
     scores: Mapping[int, float] = field(default_factory=dict)
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who test, from 0 to 1
     suspects: Mapping[int, str] = field(default_factory=dict)
+    doubted: Mapping[int, str] = field(default_factory=dict)  # on some kind of evidence; for one kind nobody is named
     notes: Sequence[str] = ()
     bytes_up: int = 0
     bytes_down: int = 0

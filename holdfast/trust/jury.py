@@ -13,9 +13,13 @@
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
-                   the median of the witnesses, believed at once and forgiven slowly;
+                   the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
+    9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
+                   suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
+                   long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
+                   has lost half of its standing, and its digest is contradicted
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -47,9 +51,19 @@ from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.measures import TestRequest, ask_for_help, help_of
 from holdfast.trust.relayed import relay, shares, signed_of
-from holdfast.trust.reputation import Told, blame, doubtful, first_memory, remember, standing, why
+from holdfast.trust.reputation import (
+    Told,
+    blame,
+    compare_with_others,
+    doubtful,
+    first_memory,
+    opposes,
+    remember,
+    standing,
+    why,
+)
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
-from holdfast.trust.testers import Reports, ask_testers, choose_testers
+from holdfast.trust.testers import Reports, ask_testers
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
@@ -57,6 +71,8 @@ MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.1  # of the usual distance between two updates
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
 HARDLY = 0.1  # a credibility that is said
+ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, nobody is named
+OPPOSES = "its updates go against what the others' come to"
 
 
 @dataclass(frozen=True)
@@ -121,15 +137,19 @@ class Jury(Trust):
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state)
-        memory = blame(state.trust, reports.innocence, clients)
+        forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
+        memory = blame(state.trust, reports.innocence, clients, forgiven)
         memory = self.remember(reports.told, clients, testers, memory)
         weights = self.weights_of(masses, memory, clients)
+        acting = [place for place, update in enumerate(updates) if not update.synthetic]
+        memory = compare_with_others(memory, rows, weights, clients, acting, self.slow)
         called = hearing.context.called
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
             scores={client: float(memory["reputation"][client]) for client in clients},
             credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
-            suspects=self.suspects(memory, clients),
+            suspects=self.suspects(memory, clients) if hearing.context.clients >= ENOUGH else {},
+            doubted=self.doubted(memory, clients) if hearing.context.clients >= ENOUGH else {},
             notes=[*reports.notes, *said_of(near, clients, called), *hardly_believed(reports.told, memory, called)],
             bytes_up=reports.bytes_up,
             bytes_down=reports.bytes_down,
@@ -165,15 +185,16 @@ class Jury(Trust):
         return self.patches > 0 and round > 0 and round % self.patches == 0
 
     def choose(self, updates: Sequence[Update], context: Context, state: State) -> list[int]:
-        """All peers in the first rounds; then some, drawn anew each round among those who are believed."""
+        """All peers in the first rounds; then some of those who are believed, drawn anew each round: who testified in
+        the last one may again, so that nobody knows the next panel."""
         present = [update.client for update in updates if not update.synthetic]
         credibility = state.trust["credibility"].numpy()
         count = -(-len(present) // 2) if self.testers is None else self.testers
         if state.round < ALL_TESTIFY or count >= len(present):
             return present
         believed = [c for c in present if credibility[c] >= np.median(credibility[present]) / 2]
-        before = state.trust["testers"].nonzero().flatten().tolist()
-        return choose_testers("random", count, believed, before, credibility.tolist(), context.seed, state.round)
+        drawn = torch.randperm(len(believed), generator=context.draw(state.round, "testers"))[:count]
+        return sorted(believed[place] for place in drawn.tolist())
 
     def hear_digests(
         self, clients: Sequence[int], asked: TestRequest, digests: Mapping[int, Samples], context: Context
@@ -199,20 +220,27 @@ class Jury(Trust):
         """Step 8; if nobody is in good standing, by samples and votes alone."""
         weights: Values = masses * standing(memory, clients)
         if self.exclude:
-            weights = weights * (memory["doubts"].numpy()[clients] < self.exclude)
+            weights = weights * np.array([not self.excludes(memory, client) for client in clients])
         weights = weights if weights.sum() > 0 else masses
         return np.asarray(weights / weights.sum())
 
     def suspects(self, memory: Tensors, clients: Sequence[int]) -> dict[int, str]:
-        """Who has been in bad standing for several rounds, and why."""
+        """Step 9: who has been in bad standing for several rounds and goes against the others, and why."""
         found = {}
         for client in clients:
-            doubts = int(memory["doubts"][client])
-            excluded = 0 < self.exclude <= doubts
-            if excluded or (doubts >= self.patience and doubtful(memory, [client])[0]):
-                out = ", so it is excluded" if excluded else ""
-                found[client] = f"{why(memory, client)}, {doubts} rounds of doubt{out}"
+            doubts, out = int(memory["doubts"][client]), self.excludes(memory, client)
+            if out or (doubts >= self.patience and doubtful(memory, [client])[0] and opposes(memory, client)):
+                excluded = ", so it is excluded" if out else ""
+                found[client] = f"{why(memory, client)}, {doubts} rounds of doubt{excluded}; {OPPOSES}"
         return found
+
+    def doubted(self, memory: Tensors, clients: Sequence[int]) -> dict[int, str]:
+        """Who has lost most of its say by what witnesses tell."""
+        low = standing(memory, clients) < 0.5
+        return {client: why(memory, client) for client, lost in zip(clients, low, strict=True) if lost}
+
+    def excludes(self, memory: Tensors, client: int) -> bool:
+        return 0 < self.exclude <= int(memory["doubts"][client]) and opposes(memory, client)
 
 
 def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Values]:

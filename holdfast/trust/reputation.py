@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
 
 RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
-FORGIVEN = 0.03  # share of a search for backdoors in what is remembered, if it finds less than the ones before
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 CHARGE = 0.75  # what is left of a charge after a round: who is charged once is heard again in full after a few
@@ -38,6 +38,7 @@ def first_memory(clients: int) -> Tensors:
         "testified": rounds.clone(),  # in which it was a witness
         "testers": torch.zeros(clients, dtype=torch.bool),
         "charged": values.clone(),  # with harm that the floor found, and the rest of earlier charges
+        "opposed": values.clone(),  # long average of the cosine of its update with what the others' come to
         "scale": torch.zeros((), dtype=torch.float64),
     }
 
@@ -93,8 +94,9 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling
         memory[name][pardoned] = 0
 
 
-def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one.
+def blame(memory: Tensors, innocence: Told, clients: Sequence[int], forgiven: float) -> Tensors:
+    """Step 7: what is known after this round's search for backdoors, if there was one; one that finds less than those
+    before counts for the share that is forgiven.
 
     All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
     """
@@ -104,7 +106,7 @@ def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
     found = -weighted_median(-matrix_of(innocence, witnesses, clients), np.ones(len(witnesses)))
     planted = memory["planted"].clone()
     before = planted.numpy()[list(clients)]
-    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + FORGIVEN * (found - before)))
+    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + forgiven * (found - before)))
     return {**memory, "planted": planted}
 
 
@@ -130,8 +132,26 @@ def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
     return np.asarray(memory["planted"].numpy()[list(clients)] < RAMPS["planted"][0])
 
 
+def compare_with_others(
+    memory: Tensors, rows: Tensor, weights: Values, clients: Sequence[int], acting: Sequence[int], slow: float
+) -> Tensors:
+    """Step 9: how each update lies to the weighted sum of all others', which no witness has a say in; of those who act
+    themselves, by their places."""
+    rows, shares = rows.double(), torch.from_numpy(weights)[:, None]
+    others = shares.T @ rows - shares * rows
+    cosines = torch.nn.functional.cosine_similarity(rows, others, dim=1)
+    opposed, who = memory["opposed"].clone(), [clients[place] for place in acting]
+    opposed[who] += slow * (cosines[list(acting)] - opposed[who])
+    return {**memory, "opposed": opposed}
+
+
+def opposes(memory: Tensors, client: int) -> bool:
+    """Whether a client's updates go against what the others' come to, on the long average."""
+    return float(memory["opposed"][client]) < 0
+
+
 def why(memory: Tensors, client: int) -> str:
-    """What speaks against a client."""
+    """What witnesses say against a client."""
     help_given = float(memory["reputation"][client])
     if planting(memory, [client])[0]:
         return (

@@ -38,7 +38,11 @@ def own_samples(rule: str, wanted: int | None, context: Context) -> Samples:
 
 @dataclass(frozen=True)
 class ServerTest(Trust):
-    """Weights in proportion to each model's accuracy on the moderator's own samples (Chai et al., TiFL)."""
+    """Weights by each model's accuracy on the moderator's own samples, as FedTest describes it.
+
+    a_i = acc_i^power / sum_j acc_j^power. FedTest cites TiFL (Chai et al., 2020) for it, which selects tiers of clients
+    and weighs nobody (`selection = "tiers"`). The power is 1 in FedTest's words, 8 in public code (iQua/flsim).
+    """
 
     needs_classes: ClassVar[bool] = True
 

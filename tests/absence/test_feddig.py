@@ -261,6 +261,23 @@ def test_a_digest_travels_once_and_a_refreshed_one_replaces_it() -> None:
     assert held[3] is newer["manifest"]
 
 
+def test_who_was_away_when_digests_were_due_is_asked_when_it_is_back() -> None:
+    """Digests are due in rounds 1 and 3 (of two each); client 1 is away in round 3 and is asked again in round 4."""
+
+    def answer(message: Message) -> Reply | Absent:
+        if message.client == 1 and message.round == 2:
+            return Absent(1, "away")
+        return reply(message.client, ZERO, dict(DIGESTS[message.client]) if message.scalars["digest"] else None)
+
+    method = method_with(FedDig(refresh=2))
+    state, wanted = start(method), []
+    for _ in range(5):
+        script = Script(2, answer)
+        state, _ = play_round(state, script, method)
+        wanted.append([message.scalars["digest"] for message in script.heard])
+    assert wanted == [[True, True], [False, False], [True, True], [False, True], [True, True]]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "times"),
     [(FedAvg(), 1.0), (AdaBest(mu=0.0, beta=0.5), 1.75), (FedDyn(alpha=0.1), 3.0), (Scaffold(), 1.0)],
@@ -340,8 +357,8 @@ def test_stand_ins_that_were_begun_early_give_the_same_bits() -> None:
 def test_stand_ins_nobody_waited_for_are_not_lost_work_for_others() -> None:
     method = method_with(FedDig())
     state = replace(start(method), digests=DIGESTS, absent=(0, 1))
-    assert StandIns(FedDig(), state, range(2), method).result([]) == []
-    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1])] == [1]
+    assert StandIns(FedDig(), state, range(2), method).result([], []) == []
+    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1], [])] == [1]
 
 
 # Bad digests: one sentence, and nothing is lost -------------------------------------------------------------------

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from holdfast.cli import app
 from holdfast.cli.comparing import Conditions, combinations, one_network
 
 
@@ -22,3 +27,13 @@ def test_what_is_named_stays() -> None:
     assert models("fedavg,feddig", "model=full") == (["full", "full"], "")
     assert models("fedavg,fedprox") == (["auto", "auto"], "")
     assert models("feddig") == (["auto"], "")
+
+
+def test_two_networks_side_by_side_are_asked_for_and_said(tmp_path: Path) -> None:
+    words = ["compare", "--method", "fedavg,feddig", "--out", str(tmp_path / "out")]
+    words += ["--set", "task=heart", "--set", "rounds=1", "--set", "workers=0", "--set", "model=auto"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    told = " ".join(said.output.split())
+    assert "the methods train different networks, so the table compares these as well" in told
+    assert "(fedavg: mlp, fedavg+feddig: features)" in told

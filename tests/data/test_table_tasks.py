@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import holdfast
+from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import HEART_FILE, load_task
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
-from holdfast.data.tables.source import table_task
+from holdfast.data.tables.source import own_samples, table_task
 from holdfast.encoders import make_encoder
+from holdfast.play import resume, run
+from holdfast.record import Record
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
 
@@ -121,6 +125,23 @@ def test_a_sites_file_whose_column_says_another(ward: Callable[..., Path]) -> No
         load_task(str(folder / "ward.toml"), folder / "sites")
 
 
+def test_a_run_goes_on_by_the_schema_it_was_begun_with(ward: Callable[..., Path]) -> None:
+    folder = ward("hall", ward__csv=[*rows(20, ",south"), *rows(20, ",north")])
+    (folder / "study.toml").write_text('task = "ward.toml"\ndata = "ward.csv"\nrounds = 2\nworkers = 0\n')
+
+    def stop(record: Record) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(load(folder / "study.toml"), folder / "run", watch=stop)
+    agreed = (folder / "ward.toml").read_text()
+    (folder / "ward.toml").write_text(agreed.replace('version = "1"', 'version = "2"').replace("100]", "120]"))
+    with pytest.raises(HoldfastError, match=r"was begun with ward, version 1, and .*ward.toml is ward, version 2"):
+        resume(folder / "run")
+    (folder / "ward.toml").write_text(agreed)
+    assert len(resume(folder / "run").records) == 2
+
+
 def test_nobody_is_in_two_parts(ward: Callable[..., Path]) -> None:
     twice = [f"{30 + i % 40},{'yes' if i % 2 else 'no'},p{i // 2}" for i in range(100)]
     task = load_task(str(ward("", ward__csv=twice) / "ward.toml"), ward("", ward__csv=twice) / "ward.csv")
@@ -140,6 +161,50 @@ def test_data_without_hope_is_a_sentence(ward: Callable[..., Path], table: list[
     folder = ward("", ward__csv=table)
     with pytest.raises(HoldfastError, match=sentence):
         load_task(str(folder / "ward.toml"), folder / "ward.csv")
+
+
+def test_a_site_without_any_value_is_a_sentence_at_each_door(ward: Callable[..., Path]) -> None:
+    """Its records would teach the others that whoever has no values is ill."""
+    silent = [f"?,{'yes' if i % 3 else 'no'},p{i}" for i in range(20)]
+    sentence = "no column that the schema names has a value in any record"
+    folder = ward("", **{"sites/north__csv": rows(20), "sites/south__csv": silent})
+    with pytest.raises(HoldfastError, match=rf"south.csv: {sentence};"):
+        load_task(str(folder / "ward.toml"), folder / "sites")
+    schema = read_schema(folder / "ward.toml")
+    with pytest.raises(HoldfastError, match=sentence):
+        own_samples(schema, folder / "sites" / "south.csv")
+    assert sentence in check_table(schema, folder / "sites" / "south.csv").problems[0]
+    folder = ward("hall", ward__csv=[*rows(20, ",north"), *(f"{row},south" for row in silent)])
+    with pytest.raises(HoldfastError, match=rf"{sentence} of 'south'"):
+        load_task(str(folder / "ward.toml"), folder / "ward.csv")
+    middle = [row.replace(row.split(",")[0], "50", 1) for row in rows(20)]  # encoded as zeros, and values all the same
+    assert len(own_samples(read_schema(ward("", ward__csv=middle) / "ward.toml"), folder / "ward.csv")) == 20
+
+
+def test_two_sites_with_nearly_one_name_are_refused(ward: Callable[..., Path]) -> None:
+    folder = ward("hall", ward__csv=[*rows(20, ",north"), *rows(20, ",North ")])
+    sentence = "two sites are called 'north' and 'North'; give both one name"
+    with pytest.raises(HoldfastError, match=f"ward.csv: {sentence}"):
+        load_task(str(folder / "ward.toml"), folder / "ward.csv")
+    assert sentence in check_table(read_schema(folder / "ward.toml"), folder / "ward.csv").problems[0]
+    folder = ward("", **{"sites/north__csv": rows(20), "sites/North__csv": rows(20)})
+    with pytest.raises(HoldfastError, match="sites: two sites are called 'North' and 'north'"):
+        load_task(str(folder / "ward.toml"), folder / "sites")
+    with pytest.raises(HoldfastError, match="names must be 2 different texts"):
+        Experiment(task=str(folder / "ward.toml"), names=("north", "north"))
+
+
+def test_a_site_of_one_class_learns_with_the_others_and_is_named(ward: Callable[..., Path]) -> None:
+    ill = [f"{20 + i},yes,p{i},south" for i in range(20)]
+    folder = ward("hall", ward__csv=[*rows(30, ",north"), *ill])
+    (folder / "study.toml").write_text('task = "ward.toml"\ndata = "ward.csv"\nrounds = 1\nworkers = 0\n')
+    said = CliRunner().invoke(app, ["check", str(folder / "study.toml")]).output
+    assert "all records of south are of one class: no AUROC there" in said
+    last = holdfast.run(load(folder / "study.toml", ["absence=feddig"])).records[-1]
+    assert set(last.client_metrics["auroc"]) == {0}
+    assert set(last.client_metrics["balanced-accuracy"]) == {0, 1}
+    assert not last.absent
+    assert not last.notes
 
 
 def test_a_given_split_is_respected(ward: Callable[..., Path]) -> None:

@@ -206,8 +206,11 @@ def played(**changes: object) -> Experiment:
 def test_hostile_digests_neither_stand_in_nor_testify(attack: str, tmp_path: Path) -> None:
     history = run(played(attack=attack), tmp_path / "run")
     hostile = make_plan(history.experiment).hostile
+    told = [note for note in history.records[0].notes if "contradict its digest" in note]
+    assert [note.split("'s digest is set aside")[0] for note in told] == [f"client {c}" for c in sorted(hostile)]
+    named = {c for record in history.records for c, why in record.suspects.items() if "contradict its digest" in why}
+    assert named == (set(hostile) if attack == "labelflip" else set()), "nobody is named for a digest alone"
     for record in history.records:
-        assert sorted(c for c, why in record.suspects.items() if "contradict its digest" in why) == sorted(hostile)
         assert not set(record.stand_ins) & set(hostile)
         if record.round > 1:
             assert sorted(record.credibility) == sorted(set(range(8)) - set(hostile))

@@ -19,6 +19,7 @@ from holdfast.flower.deploy import approval
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine import federation
 from holdfast.flower.engine.inprocess import InProcessGrid
+from holdfast.runs.presence import read_presence
 
 TWO = "min_records = 0\napprovals = 2\n"
 
@@ -101,10 +102,14 @@ def test_the_moderator_sees_who_waits_and_may_wait_too(
     assert record.absent == {2: "waits for approval at site-2"}
     assert not_there(record.absent[2])
     assert "Waiting for approval at site-2." in caplog.text
+    told = read_presence(tmp_path / "run")
+    assert told["approval"] == ["site-2"]
+    assert all(site["connected"] for site in told["sites"].values())
     monkeypatch.setattr(federation, "ASK_AGAIN", 0.1)
     threading.Timer(0.5, approve, (tmp_path / "site-2", tmp_path / "policy.toml")).start()
     [record] = play(tmp_path / "again", wanted, grid, gather=0.5, approval=60.0).records
     assert not record.absent
+    assert read_presence(tmp_path / "again" / "run")["approval"] == []
 
 
 def approve(folder: Path, policy: Path) -> None:

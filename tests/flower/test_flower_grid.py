@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import SENTENCES
 from holdfast.core.files import read_lines
-from holdfast.core.types import Absent, Message, Reply
+from holdfast.core.types import Absent, Late, Message, Reply
 from holdfast.flower.deploy.policy import fingerprint_of
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.deadline import Deadline
@@ -65,7 +66,7 @@ class TimedGrid(InProcessGrid):
 class Stage:
     """A federation of four sites on a timed grid."""
 
-    def __init__(self, folder: Path, **deadline: Any) -> None:
+    def __init__(self, folder: Path, takes_late: bool = False, **deadline: Any) -> None:
         self.clock = Clock()
         self.grid = TimedGrid(folder, self.clock)
         self.federation = GridFederation(
@@ -79,11 +80,13 @@ class Stage:
             None,
             self.clock,
             self.clock.sleep,
+            takes_late=takes_late,
         )
         self.plan = make_plan(EXPERIMENT)
 
-    def ask(self, job: str = "train") -> list[Reply | Absent]:
-        messages = train_messages(self.plan.start(), self.federation.clients, self.plan.method)
+    def ask(self, job: str = "train", round: int = 0) -> list[Reply | Absent]:
+        state = replace(self.plan.start(), round=round)
+        messages = train_messages(state, self.federation.clients, self.plan.method)
         return self.federation.ask([Message(m.client, m.round, job, m.tensors, m.scalars) for m in messages])
 
 
@@ -133,6 +136,25 @@ def test_a_late_reply_is_refused_and_its_site_comes_back(stage: Stage) -> None:
     assert answers[1].scalars["samples"] == len(stage.plan.parts[1][0])
 
 
+def test_a_late_reply_is_handed_over_once_where_late_updates_count(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, takes_late=True)
+    stage.federation.gather(60)
+    stage.grid.delay[101] = 15.0
+    assert absent(stage.ask(round=0)) == {1: "did not answer within 10.0 s"}
+    assert absent(stage.ask(round=1)) == {1: "still owes an earlier answer"}
+    stage.clock.sleep(10)
+    late = stage.ask(round=2)[1]  # it arrives, its site is asked anew, and is late once more
+    assert isinstance(late, Late)
+    assert (late.asked.round, late.reply.scalars["samples"]) == (0, len(stage.plan.parts[1][0]))
+    assert stage.plan.method.late.take([late], 2) == ([late], {})  # refused unless the experiment says otherwise
+    stage.clock.sleep(20)
+    stage.grid.delay[101] = 1.0
+    fresh = stage.ask(round=3)[1]  # the answer of round 3 has come, too: that of round 2 is not used beside it
+    assert isinstance(fresh, Reply)
+    stage.grid.delay[101] = 15.0
+    assert type(stage.ask(round=4)[1]) is Absent
+
+
 def test_a_site_that_is_known_to_be_silent_is_not_waited_for(stage: Stage) -> None:
     stage.federation.gather(60)
     stage.grid.delay[103] = math.inf
@@ -168,6 +190,20 @@ def test_a_node_that_is_gone_is_an_absence_with_the_reason(stage: Stage) -> None
     stage.grid.delay[555] = 1.0
     stage.grid.delay[101] = 9.0
     assert absent(stage.ask()) == {}
+
+
+def test_a_node_that_goes_away_with_its_message_is_asked_again_if_it_is_back_in_time(stage: Stage) -> None:
+    stage.federation.gather(60)
+    start, config = stage.clock(), stage.grid.nodes[100]
+    stage.grid.delay[100] = 2.0
+    stage.clock.events = [
+        (start + 1.0, lambda: stage.grid.nodes.pop(100)),
+        (start + 5.0, lambda: stage.grid.nodes.update({100: config})),
+    ]
+    assert absent(stage.ask()) == {}
+    assert 5.0 < stage.clock() - start <= 10.0
+    stage.clock.events = [(stage.clock() + 1.0, lambda: stage.grid.nodes.pop(100))]
+    assert absent(stage.ask()) == {0: "is not connected"}
 
 
 def test_the_second_node_that_claims_a_site_is_refused_also_after_a_restart(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import torch
 from engine_helpers import GENEROUS, marked, read, same_bits, wait_until
 from flower_helpers import Gate
 
+from holdfast.core.config import Choice
 from holdfast.core.failures import SENTENCES
+from holdfast.digests.origin import make_key
 from holdfast.flower.deploy.app import write_app
 from holdfast.flower.deploy.joining import News
 from holdfast.flower.deploy.keys import make_keys
@@ -26,6 +29,7 @@ from holdfast.runs.experiment import Experiment, from_table
 from holdfast.runs.store import Run
 
 SITES = usual_names(3)
+FOURTH = "site-3"  # joins for one test
 HOSTILE_SITE = """
 from pathlib import Path
 from flower_helpers import Spoilt, hostile
@@ -57,7 +61,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
     patch.setenv("HOLDFAST_TRAINING", str(folder))
     torch.set_num_threads(1)
     try:
+        make_keys(folder.resolve() / "flower" / "keys", [*SITES, FOURTH])
+        for site in (*SITES, FOURTH):
+            make_key(folder.resolve() / "flower" / "members", site)
         with local(folder, SITES, durable=True) as federation:
+            for site in SITES:
+                policy_of(federation, site).write_text("min_records = 0\n")  # so far they know of no members
             yield federation
         wait_until(lambda: not marked(marker), "all processes are gone", GENEROUS)
         assert not listens(federation.port)
@@ -90,9 +99,19 @@ def training(here: Local, site: str) -> Path:
     return here.folder / f"training-{here.processes[site].pid}"
 
 
+def policy_of(here: Local, site: str) -> Path:
+    return here.folder / "sites" / site / "rehearsal.toml"
+
+
 def wait_for_training(here: Local, site: str) -> None:
     training(here, site).unlink(missing_ok=True)
     wait_until(lambda: training(here, site).exists(), f"{site} trains")
+
+
+def joined(here: Local, site: str) -> bool:
+    """Whether its SuperNode is let in; one that ended with its SuperLink first waits until Flower has missed it."""
+    log = here.log(site).read_text(errors="replace")
+    return log.rfind("SuperNode ID") > log.rfind("started again")
 
 
 def moderators() -> list[int]:
@@ -122,6 +141,31 @@ def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tm
     assert list((here.folder / "sites" / "site-1").glob("*/clients/0001/*.safetensors"))
 
 
+def test_a_secure_sum_of_updates_outlives_a_member_that_is_killed(here: Local, tmp_path: Path) -> None:
+    """Four sites with keys of their own; with round 2 one is killed, and the mean is that of the other three."""
+    wanted = experiment(
+        task="flower_helpers:unhurried", model="mlp:8", clients=4, protect="secure-sum", rounds=2, evaluate_every=2
+    )
+    here.register(FOURTH)
+    here.start_node(FOURTH)
+    for site in SITES:
+        policy_of(here, site).write_text(policy_of(here, FOURTH).read_text())
+    app, out = write_app(tmp_path / "sums", wanted), tmp_path / "run"
+    settings = {"members": str(here.members), "gather": GENEROUS, "deadline-least": 10.0}
+    here.begin(app, **{"out": str(out), **settings})
+    wait_until(lambda: records(out), "the first round", 2 * GENEROUS)  # seven questions
+    wait_for_training(here, FOURTH)
+    here.kill(FOURTH)
+    finish(here, out)
+    first, second = records(out)
+    assert (sorted(first.weights), sorted(second.weights)) == ([0, 1, 2, 3], [0, 1, 2]), (first, second)
+    assert "did not answer" in second.absent[3]
+    for site in SITES:
+        policy_of(here, site).write_text("min_records = 0\n")
+    away = replace(wanted, scenario=Choice.parse("intervals:away=[[3,2,3]]", "scenario"))
+    assert same_bits(resume(out), run(away))
+
+
 def test_a_node_with_an_unregistered_key_gets_in_nowhere(here: Local, tmp_path: Path) -> None:
     make_keys(tmp_path / "others", ["stranger"])
     news = News(here.log("stranger"), "stranger", "the moderator's")
@@ -149,10 +193,11 @@ def test_a_moderator_that_is_killed_resumes_and_so_does_a_superlink(here: Local,
     here.kill("moderator")
     wait_until(lambda: not moderators(), "the moderator has ended with its SuperLink")
     here.start_link()  # the sites find it again by themselves
+    wait_until(lambda: all(joined(here, site) for site in SITES), "all sites are there again")
     here.begin(app, **{"out": str(out), **PATIENT})
     finish(here, out)
+    assert [(record.round, record.absent) for record in records(out)] == [(1, {}), (2, {})]
     assert same_bits(resume(out), run(wanted))
-    assert [record.round for record in records(out)] == [1, 2]
 
 
 def test_sites_that_are_killed_or_paused_are_absent_and_come_back(here: Local, tmp_path: Path) -> None:
@@ -209,7 +254,7 @@ def test_a_site_that_is_killed_while_it_uploads_leaves_nothing_of_its_update(her
     here.kill("site-1", signal.SIGTERM)  # it takes its leave, so it is let in again at once, through the gate
     here.processes["site-1"].wait(GENEROUS)
     gate = Gate(here.port)
-    policy = here.folder / "sites" / "site-1" / "rehearsal.toml"  # as before: its records are few
+    policy = policy_of(here, "site-1")  # as before: its records are few
     here.start_node("site-1", gate.address, config={"policy": str(policy.resolve())})
     gate.shut.set()
     wanted, out = experiment(model="mlp:512", rounds=2, evaluate_every=2), tmp_path / "run"

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import Result
 from engine_helpers import GENEROUS, environment, marked
 from typer.testing import CliRunner
 
 from holdfast.cli import app
+from holdfast.client import EVALUATE, EvaluateRequest, perform
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import HEART_FILE
 from holdfast.data.tables.schema import read_schema
@@ -23,9 +25,11 @@ from holdfast.data.tables.source import own_samples, site_tables
 from holdfast.flower import client_app
 from holdfast.flower.deploy.app import write_app
 from holdfast.flower.deploy.policy import fingerprint_of
+from holdfast.flower.deploy.site import Site
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import play_over
 from holdfast.play import run
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
 from holdfast.runs.store import Run
@@ -116,6 +120,10 @@ def test_a_schema_of_another_version_is_refused(study: Path, caplog: pytest.LogC
     with pytest.raises(HoldfastError, match=r"its schema of the table says something else than the experiment's"):
         over(study, load(study / "study.toml"), {"gather": 0.1}, schema=str(study / "theirs.toml"))
     assert "theirs.toml is heart, version 2, and the experiment goes by heart, version 1" in caplog.text
+    said = site_check(study, "--schema", str(study / "theirs.toml"))
+    assert said.exit_code == 1
+    assert "✗ data" in said.output
+    assert "version 2, and the experiment goes by heart, version 1" in said.output
 
 
 def test_a_changed_table_is_noticed(study: Path) -> None:
@@ -140,6 +148,30 @@ def test_the_app_carries_the_schema_and_no_data(study: Path) -> None:
 
 def test_a_sites_file_may_name_it_otherwise(study: Path) -> None:
     assert len(own_samples(SCHEMA, study / "tables" / "3.csv")) == 200
+
+
+def test_a_sites_records_count_by_their_weights(study: Path) -> None:
+    """Weights come from the site's own file, and its answer is that of records that are there so often."""
+    rows = [line.split(",") for line in (study / "tables" / "0.csv").read_text().splitlines()]
+    often = [1 + number % 3 for number in range(len(rows) - 1)]
+    weighted = [[*rows[0], "w"], *([*row, str(count)] for row, count in zip(rows[1:], often, strict=True))]
+    (study / "w.csv").write_text("\n".join(",".join(row) for row in weighted))
+    (study / "schema.toml").write_text('weight = "w"\n' + (study / "schema.toml").read_text())
+    experiment = load(study / "study.toml", ["split=50/50/0", "metrics=accuracy"])
+    config = {"site": "cleveland", "folder": str(study / "c"), "table": str(study / "w.csv")}
+    own = Site(experiment, config).own(0, None)
+    held = own.client.validation
+    assert held.weights is not None
+    assert float(held.weights.mean()) == pytest.approx(1)
+    state = make_plan(experiment).first_state()
+    request = EvaluateRequest(state.model, state.buffers)
+    told = EVALUATE.read(perform(own.client, EVALUATE.message(0, 0, request)))
+    with torch.no_grad():
+        right = own.client.model(*held.inputs).argmax(1) == held.labels
+    value = {metric.name: metric for metric in own.client.metrics}["accuracy"].value(told.metrics["accuracy"])
+    times = (held.weights / held.weights.min()).round().long()
+    assert sorted(set(times.tolist())) == [1, 2, 3]
+    assert value == pytest.approx(float(right.repeat_interleave(times).float().mean()))
 
 
 def site_check(study: Path, *more: str) -> Result:

@@ -80,9 +80,11 @@ def test_groups_are_torchs_parameter_groups_and_frozen_ones_stay() -> None:
     """The last layer learns at half the rate; the first one and its norm, statistics too, do not move at all."""
     ours, theirs = network(), network()
     first = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
-    trained(ours, replace(PLAIN, batch_size=10, momentum=0.9, epochs=3, groups=(("2.*", 0.5), ("*", 0.0))))
+    trained(ours, replace(PLAIN, batch_size=10, momentum=0.9, epochs=3, weight_decay=0.3,
+                           groups=(("2.bias", 0.5, 0.0), ("2.*", 0.5), ("*", 0.0))))  # fmt: skip
     theirs[:2].eval()
-    oracle = torch.optim.SGD(theirs[2].parameters(), lr=0.05, momentum=0.9)
+    spared = {"params": [theirs[2].bias], "weight_decay": 0.0}
+    oracle = torch.optim.SGD([{"params": [theirs[2].weight], "weight_decay": 0.3}, spared], lr=0.05, momentum=0.9)
     for _ in range(3):
         oracle.zero_grad()
         nn.functional.cross_entropy(theirs(SAMPLES.inputs[0]), SAMPLES.labels).backward()
@@ -141,6 +143,7 @@ def test_a_run_starts_from_a_file_and_moves_only_what_learns(tmp_path: Path) -> 
         ({"groups": ("*:0",)}, "groups: every weight is frozen"),
         ({"groups": ("*:fast",)}, "expected a number, got 'fast'"),
         ({"groups": ("*",)}, "groups"),
+        ({"groups": ("*:1:0:1",)}, "groups: expected 'pattern:factor'"),
         ({"groups": ("*:0.5",), "algorithm": "scaffold"}, "groups: scaffold needs one lr"),
         ({"loss": "smoothed:2"}, "smoothing must be in [0, 1)"),
     ],

@@ -92,6 +92,7 @@ def test_a_site_tests_no_more_models_than_there_are_members_and_once_a_round(tmp
     again = asking.test({1: zero, 2: zero, 3: zero})  # a lost reply: the same question, the same answer
     assert again.scalars == first.scalars
     assert [line.get("refused") for line in asking.book()] == ["question", None, "twice"]
+    assert {line["round"] for line in asking.book()} == {1}  # as people count
 
 
 def test_a_witness_of_the_jury_answers_with_cosines_only(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from browser import browser, complaints, inked, need_browser, screen
-from report_helpers import busy_run, judged, leaving, make_run, record
+from report_helpers import busy_run, judged, leaving, make_run, moderated, record
 
 from holdfast.report import save_report
 from holdfast.report.figures import COLOURS
+from holdfast.report.watch import serve
 from holdfast.report.words import colour_places
 from holdfast.runs.experiment import from_table
+from holdfast.runs.presence import PRESENCE, Presence
 
 
 @pytest.fixture(scope="module")
@@ -260,3 +262,25 @@ def test_a_method_has_one_colour_in_page_and_figure(driver: Any, compared: Path,
         places = colour_places(list(found))
         assert found == {name: COLOURS[place] for name, place in places.items()}
         assert places["FedAvg"] == 0
+
+
+def test_the_moderator_sees_where_each_site_stands(driver: Any, tmp_path: Path) -> None:
+    folder = moderated(tmp_path)
+    Presence(folder / PRESENCE).saw({"north": True, "west": False}, [])
+    Presence(folder / PRESENCE).waits(["west"], [])
+    with serve(folder, open_browser=False) as address:
+        driver.get(address)
+        until = time.monotonic() + 20
+        while not driver.find_elements("css selector", "#now td"):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        told = driver.find_element("css selector", "#now").text
+        for words in (
+            "1 of 4 sites are connected. Approval is pending at west.",
+            "paused by its people",
+            "<b>east</b>",
+        ):
+            assert words in told
+        assert "suspected 2 times, last in round 3: its update is too long" in told
+        assert len(driver.find_elements("css selector", "#now b")) == 0
+        assert complaints(driver) == []

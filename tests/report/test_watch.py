@@ -136,7 +136,7 @@ def test_only_this_machine_and_only_the_page(tmp_path: Path) -> None:
 
 
 def test_connections_are_few_and_not_kept_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.report.watch.MOST", 3)
+    monkeypatch.setattr("holdfast.report.serving.MOST", 3)
     monkeypatch.setattr("holdfast.report.watch.Handler.timeout", 1.0)
     folder = make_run(tmp_path / "run", [judged(1, 0.5)], finished=False)
     with serve(folder, open_browser=False) as address, ExitStack() as stack:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import holdfast
 from holdfast import Experiment
-from holdfast.client import SECURE_SUM
+from holdfast.client import SECURE_SUM, TrainRequest
 from holdfast.client.digest import DIGEST, DigestRequest
+from holdfast.client.train import learn_here
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
 from holdfast.core.types import Absent
@@ -17,8 +19,12 @@ from holdfast.engines.inline import Inline
 from holdfast.privacy.ledger import read_ledger
 from holdfast.round import play_round
 from holdfast.runs.build import make_plan
+from holdfast.secure_sum import updates
 
 MOMENTS = {"name": "feddig", "mode": "moments", "epsilon": 8.0}
+
+ROUNDS = {"algorithm": "fedavg", "rounds": 3, "absence": "none", "task": "engine_helpers:tiny", "model": "mlp:8",
+          "samples": None, "partition": "iid"}  # fmt: skip
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -38,6 +44,42 @@ def test_a_run_learns_from_the_total_and_enters_it_in_each_ledger(tmp_path):
         [entry] = read_ledger(tmp_path / "run" / "clients" / f"{client:04d}" / "privacy-ledger.json").entries
         assert entry.claim.mode == "secure-sum"
         assert entry.claim.epsilon_total <= 8.0
+
+
+@pytest.mark.parametrize("trust", ["samples", "uniform"])
+def test_the_mean_of_updates_is_that_of_the_whole_numbers_to_the_bit(trust):
+    """Each client's update on the grid, weighed, added and divided, by the plain training job."""
+    wanted = experiment(**ROUNDS, trust=trust)
+    plan = make_plan(wanted)
+    clients = {id: plan.client(id, plan.model(), None) for id in range(5)}
+    state = plan.start()
+    after, record = play_round(state, Inline(clients), plan.method)
+    request = TrainRequest(state.model, {}, {}, {}, -1, wanted.lr, digest=False)
+    learnt = {id: learn_here(client, request, 0) for id, client in clients.items()}
+    weights = {id: len(client.train) if trust == "samples" else 1 for id, client in clients.items()}
+    for name, before in state.model.items():
+        whole = [weights[id] * (one.delta[name].double() * 2**20).round() for id, one in learnt.items()]
+        mean = (torch.stack(whole).sum(0) / (sum(weights.values()) * 2**20)).float()
+        assert torch.equal(after.model[name], before + mean)
+    losses = [weights[id] * one.loss for id, one in learnt.items()]
+    assert record.loss == pytest.approx(sum(losses) / sum(weights.values()), abs=1e-6)
+    assert sum(record.weights.values()) == pytest.approx(1)
+
+
+def test_long_updates_are_shortened_and_a_total_that_cannot_be_is_refused():
+    long = {"a": torch.tensor([3.0, -4.0]), "b": torch.tensor([[12.0]])}  # length 13
+    vector = updates.as_whole(long, 2, 0.5, clip=1.3)
+    assert vector.tolist() == [2, 2, 2 * 2**19, *(2 * round(2**20 * v / 10) for v in (3, -4, 12))]
+    mean = updates.mean_of(vector, long, 2, clip=1.3)
+    assert mean.loss == 0.5
+    assert torch.allclose(mean.delta["b"], torch.tensor([[1.2]]))
+    for wrong, sentence in ((1, "another weight"), (3, "longer than clip")):
+        spoilt = vector.copy()
+        spoilt[0 if wrong == 1 else 4] += 2**22 if wrong == 3 else 1
+        with pytest.raises(HoldfastError, match=sentence):
+            updates.mean_of(spoilt, long, 2, clip=1.3)
+    with pytest.raises(Refusal, match="diverged"):
+        updates.as_whole({"a": torch.tensor([float("nan")])}, 1, None, clip=1.0)
 
 
 class Flaky(Inline):
@@ -88,8 +130,16 @@ def test_a_single_digest_is_refused(plan):
         ({"absence": {"name": "feddig", "mode": "sums"}}, "say absence.mode = 'moments'"),
         ({"trust": "jury"}, "there are no updates to weigh"),
         ({"algorithm": "oneshot:server-step"}, "choose another head"),
-        ({"algorithm": "scaffold", "rounds": 3}, "no single member's update or digest"),
-        ({"algorithm": "fedavg", "rounds": 3, "trust": "jury"}, "no single member's update or digest"),
+        ({**ROUNDS, "algorithm": "scaffold"}, "algorithm 'scaffold' needs more of each client"),
+        ({**ROUNDS, "algorithm": "fednova"}, "algorithm 'fednova' needs more of each client"),
+        ({**ROUNDS, "algorithm": "fedbn"}, "algorithm 'fedbn' needs more of each client"),
+        ({**ROUNDS, "trust": "jury"}, "trust 'jury' needs each"),
+        ({**ROUNDS, "absence": MOMENTS}, "nothing of a single member that could stand in for it"),
+        ({**ROUNDS, "late": "fedbuff"}, "leave out late"),
+        ({**ROUNDS, "max_norm": 3.0}, "say protect.clip in place of max_norm"),
+        ({**ROUNDS, "selection": "power-of-choice:3"}, "choose selection 'all' or 'uniform'"),
+        ({**ROUNDS, "model": "round_bench:network"}, "this model has buffers too"),
+        ({**ROUNDS, "attack": "signflip", "attackers": 1}, "can only be played on data"),
         ({"attack": "falsedigest", "attackers": 1}, "can only be played on data"),
     ],
 )

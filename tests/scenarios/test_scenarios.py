@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.client import TRAIN
+from holdfast.client import TRAIN, samples_in
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Message, Reply
-from holdfast.runs.experiment import from_changes, from_table
+from holdfast.digests.digest import open_digest
+from holdfast.play import run
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_changes, from_table
 from holdfast.scenarios import (
     SCENARIOS,
     Arrival,
@@ -131,7 +134,7 @@ def test_two_groups_cover_everyone_once(clients: int) -> None:
 
 
 @given(
-    name=st.sampled_from([n for n in SCENARIOS if n != "intervals"]),
+    name=st.sampled_from([n for n in SCENARIOS if n not in ("intervals", "trace", "through")]),
     rounds=st.integers(1, 30),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     seed=st.integers(0, 99),
@@ -245,3 +248,31 @@ def test_staged_keeps_the_order_and_does_not_ask_those_away() -> None:
         "evaluate"
     ] * 3
     assert staged.ask([]) == []
+
+
+def test_a_site_behind_another_is_away_with_it() -> None:
+    stage = Stage(30, [1] * 4, seed=3)
+    through = choose(SCENARIOS, Choice.parse("through:links=[[3, 1]],base=dropout:0.4", "scenario"), "scenario")
+    for round in range(30):
+        alone = set(Dropout(0.4)(round, stage))
+        assert set(through(round, stage)) == (alone | {3} if 1 in alone else alone)
+    for links in ("[[1, 1]]", "[[-1, 0]]"):
+        with pytest.raises(HoldfastError, match="through which it is reached"):
+            choose(SCENARIOS, Choice("through", {"links": links}), "scenario")
+    with pytest.raises(HoldfastError, match="nowhere"):
+        choose(SCENARIOS, Choice("through", {"links": "[[1, 0]]", "base": "nowhere"}), "scenario")
+
+
+def test_a_client_comes_back_with_other_records_and_a_new_digest() -> None:
+    keys = {"task": "fashion-mini", "samples": 200, "clients": 2, "rounds": 6, "model": "features", "workers": 0}
+    plan = make_plan(Experiment(**keys, scenario="changed", absence="feddig:refresh=2"))
+    largest = plan.stage.largest
+    client, other = (plan.client(id, plan.model(), None) for id in (largest, 1 - largest))
+    assert other.later is None
+    assert len(client.later) == len(client.train) == plan.stage.sizes[largest] // 2
+    assert int(client.train.labels.max()) <= int(client.later.labels.min())
+    assert samples_in(client, 1) is client.train
+    assert samples_in(client, 2) is client.later
+    sealed = run(plan.experiment).state.digests[largest]
+    digest = open_digest({name: tensor for name, tensor in sealed.items() if name != "claim"})
+    assert set(digest.labels.argmax(1).tolist()) <= set(client.later.labels.tolist())

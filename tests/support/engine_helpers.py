@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -240,8 +239,11 @@ if __name__ == "__main__":
 
 
 def environment(marker: str) -> dict[str, str]:
-    """For a subprocess: it finds this module, and can be found by the marker."""
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    """For a subprocess: it finds this module and the package, and can be found by the marker.
+
+    Not all of sys.path: folders of users' own modules that earlier tests searched are on it.
+    """
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HOLDFAST_TEST": marker}
 
 

@@ -33,16 +33,21 @@ from holdfast.runs.history import History
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """Time that passes only when somebody sleeps; what is to happen at some time happens then."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.events: list[tuple[float, Callable[[], object]]] = []
 
     def __call__(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += max(seconds, 0.001)
+        due = [event for event in self.events if event[0] <= self.now]
+        self.events = [event for event in self.events if event[0] > self.now]
+        for _, happen in due:
+            happen()
 
 
 def nodes(folder: Path, count: int, **more: Any) -> dict[int, dict[str, Any]]:

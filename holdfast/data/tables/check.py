@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from holdfast.data.tables.encode import NUMBER, Encoded, Problem, missing_in
 from holdfast.data.tables.reader import Cells, column_names, read_cells
 from holdfast.data.tables.schema import Column, Schema
-from holdfast.data.tables.source import read_file
+from holdfast.data.tables.source import alike, read_file, sites_of, without_values
 
 LEAKS = 0.98  # balanced accuracy, or correlation, of one column alone
 ENOUGH = 20  # records with a value, before something is said about all of them
@@ -77,12 +77,18 @@ def check_table(schema: Schema, path: Path, site: str | None = None) -> Report:
     return Report(
         len(encoded.targets),
         rows,
-        [sentence(problem, path, cells) for problem in encoded.problems],
+        [*(sentence(problem, path, cells) for problem in encoded.problems), *of_sites(schema, encoded, path.name)],
         warnings,
         [column.name for column in schema.columns],
         kept,
         [name for name in column_names(path) if name not in used and name not in kept],
     )
+
+
+def of_sites(schema: Schema, encoded: Encoded, where: str) -> list[str]:
+    """What is wrong with a site as a whole: no value in any record, or a name that is nearly another's."""
+    odd = (without_values(schema, encoded), alike(sites_of([encoded])))
+    return [f"{where}: {said}" for said in odd if said is not None]
 
 
 def in_words(column: Column) -> str:
@@ -176,10 +182,9 @@ def leaks(schema: Schema, encoded: Encoded) -> list[str]:
     inputs, targets = good(encoded)
     if len(targets) < ENOUGH:
         return []
-    found, start = [], 0
-    for column in schema.columns:
+    found = []
+    for column, start in schema.places:
         block = inputs[:, start : start + len(column.encoded)]
-        start += len(column.encoded)
         told = alone(block, targets, bool(schema.target.class_names))
         if told > LEAKS:
             found.append(f"{column.name}: it alone says nearly all about the target ({told:.0%}); is it known before?")

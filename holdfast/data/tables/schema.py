@@ -35,6 +35,7 @@ format = "%Y-%m-%d"
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -131,6 +132,12 @@ class Schema:
     def encoded(self) -> tuple[str, ...]:
         """Names of all numbers that a record becomes, in order."""
         return tuple(name for column in self.columns for name in column.encoded)
+
+    @property
+    def places(self) -> tuple[tuple[Column, int], ...]:
+        """Each column, and where its numbers begin in an encoded record; an indicator is the last of them."""
+        widths = [len(column.encoded) for column in self.columns]
+        return tuple(zip(self.columns, itertools.accumulate(widths, initial=0), strict=False))
 
     @property
     def longest(self) -> float:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, plain
 from holdfast.core.files import make_folder, write_file
 from holdfast.data.kinds import KINDS, Hazards, Kind
 from holdfast.data.natural import stratified
@@ -59,8 +60,9 @@ def task_of(
     """The task of records that were read from `data`."""
     site = schema.site or (SITE if len(read) > 1 else None)
     values = sites_of(read)
+    if odd := alike(values):
+        raise HoldfastError(f"{data}: {odd}")
     samples = join(schema, read, site, values)
-    refuse_empty(schema, samples, data)
     if samples.labels.ndim == 1 and len(torch.unique(samples.labels)) < 2:
         raise HoldfastError(f"{data}: all records are of one class; at least two are needed to learn anything.")
     task = task_with(schema, samples, site, values)
@@ -129,9 +131,7 @@ def own_samples(schema: Schema, table: Path) -> Samples:
     """The records of a real site, in a file of its own; all of them are the site's, whatever a column says."""
     alone = replace(schema, site=None)
     read = [read_file(alone, table)]
-    samples = join(alone, read, None, ())
-    refuse_empty(schema, samples, table)
-    return samples
+    return join(alone, read, None, ())
 
 
 def test_samples(schema: Schema, path: Path, site: str | None, values: tuple[str, ...]) -> Samples:
@@ -196,7 +196,38 @@ def read_file(schema: Schema, path: Path, site: str | None = None, partial: bool
         first, more = encoded.problems[0], len(encoded.problems) - 1
         also = f" {more} more columns do not fit; `holdfast data check` lists them." if more else ""
         raise HoldfastError(first.sentence(path) + also)
+    if not partial and (empty := without_values(schema, encoded)):
+        raise HoldfastError(f"{path}: {empty}")
     return encoded
+
+
+def without_values(schema: Schema, encoded: Encoded) -> str | None:
+    """Which site's records say nothing at all, if one's do."""
+    if any(column.missing == "refuse" for column in schema.columns):
+        return None
+    flags = [start + len(column.encoded) - 1 for column, start in schema.places]
+    silent = np.asarray(encoded.inputs[:, flags].min(axis=1) > 0)
+    numbers, names = encoded.facts.get("site", (np.zeros(len(silent), np.int64), ("",)))
+    for number, name in enumerate(names):
+        if silent[numbers == number].all():
+            whose = f" of {plain(name, 60)!r}" if len(names) > 1 else ""
+            return f"no column that the schema names has a value in any record{whose}; leave the file out, or mend it."
+    return None
+
+
+def alike(sites: Sequence[str]) -> str | None:
+    """Which two sites have names that a person takes for one, if two do.
+
+    >>> alike(["north", "North "])
+    "two sites are called 'north' and 'North '; give both one name, or names that differ."
+    """
+    seen: dict[str, str] = {}
+    for name in sites:
+        other = seen.setdefault(" ".join(name.casefold().split()), name)
+        if other != name:
+            both = f"{plain(other, 60)!r} and {plain(name, 60)!r}"
+            return f"two sites are called {both}; give both one name, or names that differ."
+    return None
 
 
 def join(schema: Schema, encoded: list[Encoded], site: str | None, values: tuple[str, ...]) -> Samples:
@@ -226,14 +257,6 @@ def kind_of(schema: Schema) -> Kind:
     """What the target is, as losses and metrics read it."""
     target = schema.target
     return Hazards(target.cuts) if target.cuts else KINDS[target.kind]()
-
-
-def refuse_empty(schema: Schema, samples: Samples, data: Path) -> None:
-    """Refuse records that say nothing at all."""
-    names = schema.encoded
-    said = [position for position, name in enumerate(names) if not name.endswith(" missing")]
-    if not samples.inputs[0][:, said].any():
-        raise HoldfastError(f"{data}: no column that the schema names has a value in any record.")
 
 
 def hold_out(schema: Schema, samples: Samples, site: str | None, seed: int, share: float) -> tuple[Tensor, Tensor]:

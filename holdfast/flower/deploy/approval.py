@@ -24,7 +24,7 @@ from holdfast.core.failures import Refusal
 from holdfast.core.files import append_line, make_folder, read_lines
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.deploy.app import own_files
-from holdfast.flower.deploy.policy import SitePolicy, fingerprint_of
+from holdfast.flower.deploy.policy import SitePolicy, fingerprint_of, read_site_policy
 from holdfast.runs.experiment import Experiment
 
 LOG = "approvals.jsonl"
@@ -125,13 +125,36 @@ def cases(folder: Path, policy: SitePolicy) -> list[Case]:
     return list(found.values())
 
 
-def decide(folder: Path, proposal: Proposal, event: str, by: str, key: Path | None, page: Path | None) -> None:
-    """Enter somebody's word: approved or refused; `page` is what was read before, and its SHA-256 is kept."""
+def check_person(by: str) -> None:
+    """Refuse what is no name of somebody."""
     if not by.strip() or len(by) > LONGEST or plain(by, LONGEST) != by:
         raise HoldfastError(f"--by: expected the name of a person, at most {LONGEST} printable characters.")
+
+
+def decide(folder: Path, proposal: Proposal, event: str, by: str, key: Path | None, page: Path | None) -> None:
+    """Enter somebody's word: approved or refused; `page` is what was read before, and its SHA-256 is kept."""
+    check_person(by)
     read = "" if page is None else sha256_of_file(page)
     signature = "" if key is None else load_key(key).sign(_statement(proposal, event, by, read)).hex()
     _write(folder, event, proposal, by=by, page=read, signature=signature)
+
+
+def speak(
+    folder: Path, policy: Path, proposal: Proposal, event: str, by: str, key: Path | None, page: Path | None
+) -> Case:
+    """Enter somebody's word and give what holds now; a word that does not count is an error."""
+    wanted = read_site_policy(policy)
+    if not wanted.approvals:
+        raise HoldfastError(f"{policy} asks for no approval; write approvals = 1 (or more) into it.")
+    if wanted.approvers is not None and (key is None or by not in known_keys(wanted.approvers)):
+        raise HoldfastError(f"--by and --key: {policy} counts only what a key of {wanted.approvers} signed; name both.")
+    if page is not None and not page.is_file():
+        raise HoldfastError(f"--page: {page} does not exist.")
+    decide(folder, proposal, event, by, key, page)
+    case = case_of(folder, wanted, proposal)
+    if case is None or (by not in case.approved if event == APPROVED else case.refused != by):
+        raise HoldfastError(f"The word of {by} does not count: {key} is not the key of {by} in {wanted.approvers}.")
+    return case
 
 
 def _write(folder: Path, event: str, proposal: Proposal, **more: str) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder
 from holdfast.core.tables import pairs, toml
+from holdfast.digests.origin import make_key
 from holdfast.flower.deploy.keys import make_keys
 
 NAME = "up"  # of the connection in Flower's configuration
@@ -63,6 +64,11 @@ class Local:
     @property
     def keys(self) -> Path:
         return self.home / "keys"
+
+    @property
+    def members(self) -> Path:
+        """The sites' signing keys, where they have some; in a real federation each is made and kept at its site."""
+        return self.home / "members"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,7 +121,10 @@ class Local:
         make_folder(own)
         words = {"site": site, "folder": str(own.resolve()), **(config or {})}
         if not superlink and "policy" not in words:  # a rehearsal on this machine: the experiment's own numbers count
-            (own / "rehearsal.toml").write_text("min_records = 0\n")
+            policy: dict[str, Any] = {"min_records": 0}
+            if (signing := self.members / f"{site}.key").exists():
+                words["signing-key"], policy["members"] = str(signing), str(self.members)
+            (own / "rehearsal.toml").write_text(f"{toml(policy)}\n")
             words["policy"] = str((own / "rehearsal.toml").resolve())
         security = ["--insecure"]
         if self.secure:
@@ -236,12 +245,17 @@ def local(
     secure: bool = True,
     durable: bool = False,
     tables: Mapping[str, Path] | None = None,
+    signing: bool = False,
 ) -> Iterator[Local]:
-    """A SuperLink with a SuperNode for each site, taken down at the end whatever happens; `tables` are theirs."""
+    """A SuperLink with a SuperNode for each site, taken down at the end whatever happens; `tables` are theirs, and with
+    `signing` each has a signing key that the others know.
+    """
     here = Local(folder.resolve(), secure, durable)
     try:
         if secure and not here.keys.exists():
             make_keys(here.keys, sites)
+        for site in sites if signing and not here.members.exists() else ():
+            make_key(here.members, site)
         here.start_link()
         if secure:
             here.register(*sites)

@@ -6,7 +6,8 @@ min_records = 50            # the fewest records that any of its answers may be 
 digest = true               # whether a digest of its data may leave the house
 approvals = 2               # how many people must approve an experiment first (`holdfast site approve`); left out: none
 approvers = "approvers"     # folder of their public keys NAME.pub: only what these signed counts
-members = "keys"            # folder of the members' public keys: it tests nothing that none of them signed
+members = "keys"            # folder of the members' public keys: it tests nothing that none of them signed, and takes
+                            # part in secure sums with these members alone
 
 [privacy]                   # what digests and updates may cost in all, for the site's ledger: see privacy/ledger.py
 max_epsilon = 3.0

@@ -3,14 +3,15 @@
 The site keeps a book of all letters, `book.jsonl` beside its memory of the experiment: what was asked, and the code of
 the refusal where there was one. The very same question (a lost reply, a moderator that was killed) may come again: what
 it draws out is known already, so it is answered and not counted twice. In place of it another one of the same round is
-refused, but for trainings, of which there may be `max_rounds` in all.
+refused, but for trainings, of which there may be `max_rounds` in all, and for jobs of several steps (secure sums) that
+know themselves what is out of turn. Rounds count from 1.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.client import TRAIN, Client
+from holdfast.client import SECURE_TRAIN, TRAIN, Client
 from holdfast.context import Context
 from holdfast.core.failures import Refusal
 from holdfast.core.files import append_line, make_folder, read_lines
@@ -31,12 +32,12 @@ class Book:
 
     def refuse(self, job: str, round: int, client: int, code: str) -> None:
         """Enter a letter that is refused."""
-        self._write({"job": job[:WORD], "round": round, "client": client, "refused": code})
+        self._write({"job": job[:WORD], "round": round + 1, "client": client, "refused": code})
 
     def base_in(self, round: int) -> str | None:
         """The SHA-256 of the model that it was last sent to train on in a round, where it keeps these."""
         lines = [line for line in read_lines(self._folder / BOOK) if line.get("job") == TRAIN.name and "base" in line]
-        return next((str(line["base"]) for line in reversed(lines) if line.get("round") == round), None)
+        return next((str(line["base"]) for line in reversed(lines) if line.get("round") == round + 1), None)
 
     def admit(self, message: Message, max_rounds: int | None, base: str | None = None) -> None:
         """Enter one more job before it is done, or refuse it: the moderator's own count is not taken for it."""
@@ -49,11 +50,13 @@ class Book:
         ]
         if any(line.get("asked") == asked for line in done):
             return
-        if message.job == TRAIN.name and max_rounds is not None and len(done) >= max_rounds:
+        trains = message.job in (TRAIN.name, SECURE_TRAIN.name)
+        if trains and max_rounds is not None and len(done) >= max_rounds:
             raise Refusal("rounds", f"policy: all {max_rounds} trainings for this experiment are used.")
-        if message.job != TRAIN.name and any(line.get("round") == message.round for line in done):
+        again = message.job == TRAIN.name or job_named(message.job).steps
+        if not again and any(line.get("round") == message.round + 1 for line in done):
             raise Refusal("twice", f"round {message.round + 1} has had its {message.job!r}, with another question.")
-        line = {"job": message.job, "round": message.round, "client": message.client, "asked": asked}
+        line = {"job": message.job, "round": message.round + 1, "client": message.client, "asked": asked}
         self._write(line if base is None else {**line, "base": base})
 
     def holds_other(self, table: str) -> bool:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.errors import HoldfastError
+from holdfast.core.names import plural
 from holdfast.core.types import Message, Tensors
 from holdfast.data.named import own_records
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
 from holdfast.flower.deploy.policy import check_experiment, read_site_policy
-from holdfast.flower.deploy.site import Own, Site
+from holdfast.flower.deploy.site import Own, Site, refuse_other_schema
 from holdfast.flower.engine.codec import Letter
+from holdfast.models.scaling import scaled_columns
 from holdfast.round import train_messages
 from holdfast.runs.build import Plan, make_plan
 from holdfast.runs.experiment import Experiment, is_description
@@ -90,12 +92,14 @@ def attempt(what: str, look: Callable[[Wish], list[str]], wish: Wish) -> Finding
 def check_data(wish: Wish) -> list[str]:
     """The table held against the schema that the experiment goes by."""
     assert wish.table is not None
-    schema = read_schema(wish.schema or Path(wish.experiment.task))
+    schema = read_schema(Path(wish.experiment.task))
+    if wish.schema is not None:
+        refuse_other_schema(read_schema(wish.schema), schema)
     report = check_table(replace(schema, site=None), wish.table)
     if not report.fits:
         raise HoldfastError(" ".join(report.problems[:3]))
     return [
-        f"{report.records:,} records fit {schema.name}, version {schema.version}.",
+        f"{plural(report.records, 'record')} fit {schema.name}, version {schema.version}.",
         *(f"Look at this: {warning}" for warning in report.warnings),
     ]
 
@@ -165,6 +169,8 @@ def take_step(wish: Wish) -> list[str]:
             *sizes(said.tensors, site.experiment),
             f"  as numbers: {', '.join(sorted(said.scalars))}",
         ]
+        if (columns := scaled_columns(own.client.model)) is not None:
+            lines.append(f"  once, before round 1: {columns.width_of_sums} sums of {len(columns.numbers)} columns")
         try:
             told = ask(site, own, evaluation(plan, wish.client))
             lines.append(f"  at each evaluation, sums of: {', '.join(told.scalars['metrics'])}")

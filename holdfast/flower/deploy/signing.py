@@ -2,7 +2,8 @@
 
 What is signed (Ed25519, the keys of `holdfast digest key`) is the experiment, the round, the client, the SHA-256 of the
 model that it started from, and the SHA-256 of the update as it leaves. So no update can be taken for one of another
-member, round, experiment or model. Members are known by the folder of public keys that a site's policy names.
+member, round, experiment or model. Members are known by the folder of public keys that a site's policy names. In secure
+sums the same keys sign what members send each other (secure_sum/).
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from holdfast.client import SECURE_TRAIN, TRAIN
+from holdfast.client.secure_sum import JOIN, LETTER
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
-from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, pack, unpack
+from holdfast.core.tensors import bytes_of
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, pack, unpack
 from holdfast.digests.compact import sha256_of
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.engine.codec import as_sent
+from holdfast.secure_sum.keys import Keyring
 from holdfast.trust.testing import TEST
 
 SCHEMA = "holdfast-update/1"
@@ -66,31 +73,45 @@ def check_relayed(members: Path, experiment: str, message: Message, base: str | 
         used.add(name)
 
 
-class SignedFederation:
+def keyring_from(key: Path | None, members: Path | None) -> Keyring | None:
+    """A site's keys for secure sums; none where it has no key of its own, or knows no members."""
+    if key is None or members is None:
+        return None
+    try:
+        signer, known = load_key(key), frozenset(known_keys(members).values())
+    except HoldfastError as error:
+        raise Refusal("policy", f"secure sum: {error}") from None
+    return Keyring(signer, lambda member, told: told in known)
+
+
+class SignedFederation(Around):
     """A federation at the moderator in which an update counts only if the key of its site signed it."""
 
     def __init__(
-        self, inner: Federation, experiment: str, keys: dict[str, str], names: Sequence[str], halved: bool
+        self, federation: Federation, experiment: str, keys: dict[str, str], names: Sequence[str], halved: bool
     ) -> None:
-        self._inner, self._experiment, self._keys, self._names = inner, experiment, keys, names
+        super().__init__(federation)
+        self._experiment, self._keys, self._names = experiment, keys, names
         self._halved = halved  # whether the model travels as float16
         if lacking := [name for name in names if name not in keys]:
             raise HoldfastError(f"members: there is no {lacking[0]}.pub; ask each site for its public key.")
 
-    @property
-    def clients(self) -> Sequence[int]:
-        return self._inner.clients
-
-    def close(self) -> None:
-        self._inner.close()
-
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        answers = self._inner.ask(messages)
+        answers = self._federation.ask(messages)
         bases: dict[int, str] = {}  # clients are sent the same tensors, whose hash is worked out once
         return [self._checked(message, answer, bases) for message, answer in zip(messages, answers, strict=True)]
 
     def _checked(self, message: Message, answer: Reply | Absent, bases: dict[int, str]) -> Reply | Absent:
-        if message.job != "train" or isinstance(answer, Absent):
+        if isinstance(answer, Late):
+            read = self._checked(answer.asked, answer.reply, bases)
+            return answer if isinstance(read, Reply) else read
+        if isinstance(answer, Absent):
+            return answer
+        if message.job == SECURE_TRAIN.name or message.scalars.get("step") == JOIN:
+            key = bytes_of(answer.tensors.get(f"sum/{LETTER}", torch.empty(0)))
+            known = key.hex() == self._keys[self._names[message.client]]
+            return answer if known else Absent(message.client, "showed another key than its site's: it was refused")
+        if message.job != TRAIN.name:
             return answer
         first = id(next(iter(message.tensors.values()), None))
         if first not in bases:

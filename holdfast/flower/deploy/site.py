@@ -5,7 +5,7 @@ What the node's operator says in `--node-config`:
     site          its name, as the moderator knows it (or partition-id: site-0, site-1, ...)
     folder        where it keeps its memory, its token and its book of what it was asked
     policy        a TOML file of what may be asked of it (optional)
-    signing-key   its own Ed25519 key, with which it signs the updates that it sends (optional)
+    signing-key   its own Ed25519 key, with which it signs its updates, and its part of secure sums (optional)
     data          folder of the task's files here, in place of the experiment's (optional)
     table         the site's own table, of an experiment whose task is a schema
     records       the site's own images, series or texts, of an experiment whose task is a description
@@ -27,10 +27,10 @@ from flwr.app import Context
 from flwr.app import Message as Packet
 from flwr.clientapp import ClientApp
 
-from holdfast.client import DIGEST, TRAIN, Client, check_open, perform
+from holdfast.client import DIGEST, SECURE_SUM, SECURE_TRAIN, TRAIN, Client, check_open, perform
 from holdfast.client.client import policy_of
 from holdfast.core.errors import NOT_DONE, HoldfastError
-from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, code_of
+from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, append, code_of, full_text
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message, Tensors, pack
 from holdfast.data.named import own_records
@@ -41,6 +41,7 @@ from holdfast.data.tables.source import own_samples
 from holdfast.data.task import Samples, Task
 from holdfast.digests.release import excuse
 from holdfast.flower.deploy.approval import Proposal, check_approved, proposal_of
+from holdfast.flower.deploy.home import PEOPLE, check_paused, note_asked, note_metrics, now
 from holdfast.flower.deploy.policy import (
     SitePolicy,
     bind_client,
@@ -52,13 +53,14 @@ from holdfast.flower.deploy.policy import (
     read_site_policy,
 )
 from holdfast.flower.deploy.questions import WORD, Book, check_question, check_records
-from holdfast.flower.deploy.signing import base_of, check_relayed, sign_update
+from holdfast.flower.deploy.signing import base_of, check_relayed, keyring_from, sign_update
 from holdfast.flower.engine.codec import BOUND, Letter, as_sent, decode, encode
 from holdfast.learning.device import choose_device
 from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
-from holdfast.runs.build import make_plan
+from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.deal import promises
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
 from holdfast.trust.testing import TEST
 
@@ -76,6 +78,7 @@ def client_app(experiment: Experiment | Path | str, samples: OwnSamples | None =
         asked, site = Letter(-1, -1, "unknown"), None
         try:
             site = Site(experiment, context.node_config)
+            note_asked(site.memory, site.experiment, None if samples else context.node_config)
             asked = read_letter(packet, site.most_bytes)
             site.check(asked)
             version = f"{site.folder} {site.table_version}"
@@ -116,6 +119,9 @@ def refuse(site: Site | None, asked: Letter, error: Exception) -> Letter:
     trace = error if error.__cause__ is not None or not isinstance(error, Refusal) else None
     log.error("%s %s (%s): %s%s", NOT_DONE, where, code, kind, " ".join(str(error).split()), exc_info=trace)
     if site is not None and asked.job != "hello":
+        if code not in PEOPLE:
+            detail = str(error) if trace is None else full_text(error)
+            append(site.memory, f"{now()} {where} ({code}): {detail}")
         try:
             Book(site.memory).refuse(asked.job, asked.round, asked.client, code)
         except HoldfastError as full:  # a full disk: the refusal stands all the same
@@ -175,13 +181,7 @@ class Site:
             raise Refusal("data", f"{self.name}: the experiment's task is {self.experiment.task}, and {lacking}.")
         if not named or not self.config.get("schema"):
             return
-        ours, theirs = read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task))
-        if ours.fingerprint != theirs.fingerprint:
-            raise Refusal(
-                "schema",
-                f"{self.config['schema']} is {ours.name}, version {ours.version}, and the experiment goes by "
-                f"{theirs.name}, version {theirs.version}: they do not say the same.",
-            )
+        refuse_other_schema(read_schema(Path(str(self.config["schema"]))), read_schema(Path(self.experiment.task)))
 
     @property
     def table_version(self) -> str:
@@ -217,6 +217,7 @@ class Site:
             check_head(house_of(self.memory).read_ledger().links, letter.head, "the moderator")
         if not rehearsed:
             check_withdrawn(self.memory)
+            check_paused(self.folder)
             check_approved(self.folder, self.policy, self.proposal, self.about)
         bind_client(self.memory, letter.client, self.experiment.clients)
 
@@ -227,6 +228,12 @@ class Site:
             return next(reversed(house_of(self.memory).read_ledger().links), "")
         except HoldfastError:
             return ""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a policy bounds epsilon here, so that noised metrics promise something too."""
+        house = house_of(self.memory)
+        return house.policy is not None and house.read_policy(0.0).limited
 
     @property
     def proposal(self) -> Proposal:
@@ -240,8 +247,13 @@ class Site:
         e = self.experiment
         return f"{e.method} on {Path(e.task).name} with {e.clients} sites, {e.rounds} rounds, protect {e.protect}"
 
-    def own(self, id: int, samples: OwnSamples | None) -> Own:
+    def own(self, id: int, samples: OwnSamples | None = None) -> Own:
         """The client of this site, with its share of the task's samples or with its own."""
+        plan, notes = self.plan(id, samples)
+        return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+
+    def plan(self, id: int, samples: OwnSamples | None = None) -> tuple[Plan, tuple[str, ...]]:
+        """The experiment with this site's own records in its place, and what others are to know of them."""
         try:
             away = self.table is not None or self.records is not None
             plan = make_plan(replace(self.experiment, data=None, test=None) if away else self.experiment)
@@ -254,12 +266,13 @@ class Site:
             elif samples is not None:
                 own = samples(self.config)
             if away or samples is not None:
-                parts = list(plan.parts)
+                parts = [(part[:0], part[:0], part[:0]) for part, _, _ in plan.parts]  # the others' are elsewhere
                 task = replace(plan.task, train=own)
                 generator = rng(self.experiment.seed, -1, id, "split")
-                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator)
+                promise = promises(self.experiment) or self.bounded
+                parts[id] = split_by(self.experiment.split, task, torch.arange(len(own)), generator, promise)
                 plan = replace(plan, task=task, parts=parts)
-            return Own(plan.client(id, plan.model(), self.memory), plan.method, notes)
+            return plan, notes
         except Exception as error:  # a user's own code, reading a user's own data
             raise Refusal("data", f"{self.name} cannot load its data: {type(error).__name__}: {error}") from error
 
@@ -275,14 +288,20 @@ class Site:
             check_relayed(self.policy.members, self.fingerprint, message, book.base_in(message.round))
         book.admit(message, self.policy.max_rounds, base)
         notes = [*own.notes] if message.job == "train" else []
-        if message.job == DIGEST.name and not self.policy.digest:
+        digests = message.job == DIGEST.name or (message.job == SECURE_SUM.name and own.method.algorithm.one_message)
+        if digests and not self.policy.digest:
             raise Refusal("digest-kept", "policy: digest = false, and the experiment asks for nothing else.")
         kept: Tensors = {}
         if message.scalars.get("digest") and not self.policy.digest:
             message = without_digest(message)
             kept = pack(digest=excuse("digest-kept"))  # the moderator forgets an earlier digest, too
-        reply = perform(own.client, message)
+        client = own.client
+        if message.job in (SECURE_SUM.name, SECURE_TRAIN.name):
+            client = replace(client, keyring=keyring_from(self.signing_key, self.policy.members))
+        reply = perform(client, message)
         scalars = dict(reply.scalars)
+        if "metrics" in scalars:
+            note_metrics(self.memory, own.client.metrics, message.round, scalars)
         if notes:
             scalars |= pass_gate(policy_of(own.client), {}, {"notes": [*scalars.get("notes", ()), *notes]})[1]
         tensors = as_sent({**reply.tensors, **kept}, letter.half)
@@ -290,6 +309,16 @@ class Site:
             scalars["signature"] = sign_update(self.signing_key, self.fingerprint, message, tensors)
         answer = Letter(letter.client, letter.round, letter.job, tensors, scalars, seconds=reply.seconds)
         return replace(answer, half=letter.half, head=self.head)
+
+
+def refuse_other_schema(ours: Schema, theirs: Schema) -> None:
+    """Refuse a site's copy of the schema that says something else than the experiment's."""
+    if ours.fingerprint != theirs.fingerprint:
+        raise Refusal(
+            "schema",
+            f"{ours.where} is {ours.name}, version {ours.version}, and the experiment goes by "
+            f"{theirs.name}, version {theirs.version}: they do not say the same.",
+        )
 
 
 def schema_of(task: Task) -> Schema:

@@ -10,9 +10,8 @@ from holdfast.core.types import WITHDREW, Absent, Message, Reply
 from holdfast.engines.checked import checked
 from holdfast.flower.engine.codec import decode
 
-ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", 5: "its node is gone"}
-
-
+GONE = 5  # Flower's code for a node that it has not heard from
+ERRORS = {1: "its app could not be loaded", 3: "its reply was not uploaded in time", GONE: "its node is gone"}
 WAITS = "waits for approval"
 
 
@@ -33,6 +32,8 @@ def read_answer(packet: Packet, message: Message, bound: int, site: str = "its s
         return Absent(message.client, f"{WITHDREW}: its digest is deleted, and it is not asked again")
     if letter.error == "approval":
         return Absent(message.client, f"{WAITS} at {site}")
+    if letter.error == "paused":
+        return Absent(message.client, "is paused by its people")
     if letter.error:
         return absence(message, letter.error)
     if (letter.client, letter.round, letter.job) != (message.client, message.round, message.job):

@@ -18,12 +18,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Message, Reply, Scalars, Tensors, size
 from holdfast.engines.arena import DTYPES
+from holdfast.flower.engine.compact import INT8, bytes_in, compact, expand
 
 SCHEMA = 1
 RAW = "holdfast.raw"
 BOUND = 1 << 30  # bytes of one message, unless the run says otherwise
 WORDS_BOUND = 1 << 22  # bytes of a message's JSON
 AXES = 16  # of a tensor, at most: with many more, torch fails
+COMPACT = {"delta"}  # what travels in the smallest form that loses nothing
 HALVES = {"model", "server", "delta", "extra"}  # what may travel as float16: weights and changes of weights
 KINDS: dict[str, type] = {
     "schema": int,
@@ -81,10 +83,12 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> Record
         if dtype not in DTYPES or tensor.layout != torch.strided:
             raise HoldfastError(f"{name} is a {tensor.layout} tensor of {dtype}, which cannot travel; convert it.")
         group = name.partition("/")[0]
-        sent = half_of(tensor) if halve and group in HALVES else tensor
-        sent_as = str(sent.dtype).removeprefix("torch.")
-        layout.setdefault(group, []).append([name, dtype, list(tensor.shape), sent_as])
-        blobs.setdefault(group, []).append(bytes_of(sent))
+        form = compact(tensor) if group in COMPACT else None
+        if form is None:
+            sent = half_of(tensor) if halve and group in HALVES else tensor
+            form = str(sent.dtype).removeprefix("torch."), bytes_of(sent)
+        layout.setdefault(group, []).append([name, dtype, list(tensor.shape), form[0]])
+        blobs.setdefault(group, []).append(form[1])
     arrays = {}
     for group, parts in blobs.items():
         data = torch.cat(parts).numpy().tobytes()
@@ -120,10 +124,12 @@ def decode(records: RecordDict, bound: int = BOUND) -> Letter:
     if set(layout) != set(arrays):
         raise HoldfastError(f"its layout names the groups {sorted(layout)}, but it holds {sorted(arrays)}")
     tensors: Tensors = {}
+    left = bound  # bytes that all tensors together may take, however few they were sent in
     for group, entries in layout.items():
         if arrays[group].stype != RAW:
             raise HoldfastError(f"group {group!r} is of the kind {arrays[group].stype!r}, expected raw bytes")
-        tensors |= read_group(group, entries, arrays[group].data, bound)
+        tensors |= read_group(group, entries, arrays[group].data, left)
+        left = bound - size(tensors)
     scalars = read_json(values.pop("scalars"), "scalars")
     del values["schema"]
     return Letter(tensors=tensors, scalars=scalars, **values)
@@ -162,12 +168,18 @@ def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
     tensors: Tensors = {}
     start = 0
     for name, dtype, shape, sent_as in entries:
-        end = start + math.prod(shape) * DTYPES[sent_as].itemsize
-        room = math.prod(max(1, length) for length in shape) * DTYPES[dtype].itemsize  # torch counts empty axes, too
+        count = math.prod(shape)
+        small = bytes_in(sent_as, count) if sent_as not in DTYPES or (sent_as, dtype) == (INT8, "float32") else None
+        end = start + (count * DTYPES[sent_as].itemsize if small is None else small)
+        room = (
+            size(tensors) + math.prod(max(1, length) for length in shape) * DTYPES[dtype].itemsize
+        )  # torch counts empty axes, too
         if end > len(data) or room > bound or name in tensors:
             raise HoldfastError(f"{name} does not fit into the bytes of its group")
-        sent = raw[start:end].clone().view(DTYPES[sent_as]).reshape(shape)
-        tensors[name] = sent.to(DTYPES[dtype])
+        if small is None:
+            tensors[name] = raw[start:end].clone().view(DTYPES[sent_as]).reshape(shape).to(DTYPES[dtype])
+        else:
+            tensors[name] = expand(sent_as, raw[start:end], count).reshape(shape)
         start = end
     if start != len(data):
         raise HoldfastError(f"group {group!r} has {len(data)} bytes, but its layout says {start}")
@@ -181,12 +193,11 @@ def fits(entry: object, group: str) -> bool:
     name, dtype, shape, sent_as = entry
     few = isinstance(shape, list) and len(shape) <= AXES
     whole = few and all(type(length) is int and length >= 0 for length in shape)
-    return (
-        whole
-        and name.partition("/")[0] == group
-        and dtype in DTYPES
-        and sent_as in (dtype, *(["float16"] if dtype == "float32" and group in HALVES else []))
-    )
+    if not whole or name.partition("/")[0] != group or dtype not in DTYPES:
+        return False
+    if dtype == "float32" and group in COMPACT and bytes_in(sent_as, math.prod(shape)) is not None:
+        return True
+    return sent_as in (dtype, *(["float16"] if dtype == "float32" and group in HALVES else []))
 
 
 def half_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """A federation over a Flower grid: messages are pushed, replies pulled until the deadline, silence becomes absence.
 
 A site has at most one message to work on. One that did not answer in time is greeted before it is asked again, so a
-site that wakes up finds one old job, not one for each round it slept through; its late answer is thrown away.
+site that wakes up finds one old job, not one for each round it slept through. Its late answer is thrown away or, if
+late updates count, handed over in the next round in which it gives no fresh one.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from flwr.serverapp import Grid
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
-from holdfast.core.types import Absent, Message, Reply
-from holdfast.flower.engine.answers import awaits, read_answer
+from holdfast.core.types import Absent, Late, Message, Reply, has_withdrawn
+from holdfast.flower.engine.answers import GONE, awaits, read_answer
 from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
+from holdfast.runs.presence import PRESENCE, Presence
 
 log = logging.getLogger("holdfast")
 HELLO = "query.hello"
@@ -52,6 +54,7 @@ class Exchange:
     start: float
     waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
     sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
+    lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
     answers: dict[int, Reply | Absent] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # of the replies
     bytes_down: int = 0
@@ -74,6 +77,7 @@ class GridFederation:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         patience: float = 0.0,
+        takes_late: bool = False,
     ) -> None:
         self._grid, self._sites, self._experiment = grid, sites, experiment
         self._clients = range(clients)
@@ -81,13 +85,17 @@ class GridFederation:
         self._wire = wire or Wire()
         self._journal = journal
         self._heads = Heads(journal and journal.with_name(HEADS))
+        self._presence = Presence(journal and journal.with_name(PRESENCE))
         self._take = pull or grid.pull_messages
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
         self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
         self._hellos: dict[str, tuple[int, float]] = {}  # id of a greeting -> the node, and when it was greeted
         self._late: dict[str, int] = {}  # id of a message that was not answered in time -> its node
-        self._medians: dict[str, float] = {}  # job -> seconds of its last exchange
+        self._takes_late = takes_late
+        self._owed: dict[str, Message] = {}  # the same, where late updates count -> the message
+        self._arrived: dict[int, Late] = {}  # client -> its late answer to an earlier round
+        self._medians: dict[str, float] = {}  # job, and its step where it has some -> seconds of its last exchange
         self._looked = -1.0
 
     @property
@@ -114,12 +122,16 @@ class GridFederation:
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         """Ask, and go on asking those who wait for approval as long as the run's patience lasts."""
         answers = dict(zip([m.client for m in messages], self._ask(messages), strict=True))
+        asked = [self._sites.name_of(message.client) for message in messages]
         said = 0
-        while waiting := [message for message in messages if awaits(answers[message.client])]:
-            if len(waiting) != said:
+        while True:
+            waiting = [message for message in messages if awaits(answers[message.client])]
+            names = [self._sites.name_of(message.client) for message in waiting]
+            self._presence.waits(names, asked)
+            if waiting and len(waiting) != said:
                 said = len(waiting)
-                log.warning("Waiting for approval at %s.", ", ".join(self._sites.name_of(m.client) for m in waiting))
-            if self._patience <= 0:
+                log.warning("Waiting for approval at %s.", ", ".join(names))
+            if not waiting or self._patience <= 0:
                 break
             pause = min(ASK_AGAIN, self._patience)
             self._patience -= pause
@@ -131,7 +143,7 @@ class GridFederation:
         if not messages:
             return []
         exchange = Exchange(self._clock(), {message.client: message for message in messages})
-        job = messages[0].job
+        job = f"{messages[0].job} {messages[0].scalars.get('step', '')}"
         self._looked = -1.0
         while True:
             self._look_around()
@@ -141,8 +153,9 @@ class GridFederation:
             passed = self._clock() - exchange.start
             asked = len(messages) - len(exchange.waiting)
             limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
-            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer.
-            done = not exchange.sent and (exchange.seconds or not exchange.waiting)
+            # Once someone has answered, nobody waits for sites that are not connected or still owe an earlier answer;
+            # one whose connection broke in this exchange has until the deadline to come back, as if it were slow.
+            done = not (exchange.sent or exchange.lost) and (exchange.seconds or not exchange.waiting)
             if done or passed >= limit:
                 break
             # Nobody answers in half of the usual time; looking for replies all the same would slow the SuperLink down.
@@ -154,6 +167,8 @@ class GridFederation:
         if median is not None:
             self._medians[job] = median
         self._write_down(exchange, messages[0], passed)
+        if job == "train":
+            self._hand_over(exchange)
         self._heads.keep()
         return [exchange.answers[message.client] for message in messages]
 
@@ -180,6 +195,7 @@ class GridFederation:
                 self._greet(node)
             if node in self._sites.refused:
                 log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+        self._presence.saw(self._sites.connected, self._sites.refused.values())
 
     def _greet(self, node: int) -> None:
         now = self._clock()
@@ -190,18 +206,18 @@ class GridFederation:
 
     def _hear(self) -> None:
         """Take the answers to greetings, and those that come too late."""
-        open_ids = [*self._hellos, *self._late]
+        open_ids = [*self._late, *self._hellos]  # a late reply first: a greeting's answer ends the wait for it
         for packet in self._pull(open_ids):
             asked = packet.metadata.reply_to_message_id
-            if asked in self._late:  # a late reply is refused, but its site is free again
+            if asked in self._late:  # its site is free again
                 node = self._late.pop(asked)
-                log.warning("Node %s answered too late: its reply was thrown away.", node)
-                self._late = {other: n for other, n in self._late.items() if n != node}
+                self._take_late(packet, node)
+                self._free(node)
                 continue
             node, _ = self._hellos.pop(asked, (-1, 0.0))
             if node < 0 or packet.has_error():
                 continue
-            self._late = {other: n for other, n in self._late.items() if n != node}
+            self._free(node)
             if self._sites.knows(node):
                 continue
             try:
@@ -214,6 +230,29 @@ class GridFederation:
                 self._sites.refused[node] = f"its greeting is not one: {error}"
             if node in self._sites.refused:
                 log.warning("Node %s is refused: %s.", node, self._sites.refused[node])
+
+    def _free(self, node: int) -> None:
+        """Nothing is owed by this node any more."""
+        self._late = {number: n for number, n in self._late.items() if n != node}
+        self._owed = {number: message for number, message in self._owed.items() if number in self._late}
+
+    def _take_late(self, packet: Packet, node: int) -> None:
+        """Keep the late answer to a `train`, if late updates count."""
+        message = self._owed.pop(packet.metadata.reply_to_message_id, None)
+        if message is None:
+            log.warning("Node %s answered too late: its reply was thrown away.", node)
+            return
+        answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
+        if isinstance(answer, Reply):
+            self._heads.saw(message.client, packet)
+            self._arrived[message.client] = Late(message.client, "did not answer in time", message, answer)
+
+    def _hand_over(self, exchange: Exchange) -> None:
+        """Late answers in the place of absences; whoever has answered afresh, or withdrawn, has none."""
+        for client, answer in exchange.answers.items():
+            late = self._arrived.pop(client, None)
+            if late is not None and isinstance(answer, Absent) and not has_withdrawn(answer.reason):
+                exchange.answers[client] = late
 
     def _send(self, exchange: Exchange) -> None:
         """Push the messages of all sites that are there and free; greet those that still owe an answer."""
@@ -244,6 +283,7 @@ class GridFederation:
             return
         for number, message in zip(self._grid.push_messages(ready), whose, strict=True):
             del exchange.waiting[message.client]
+            exchange.lost.discard(message.client)
             if number:
                 exchange.sent[number] = message
             else:
@@ -252,6 +292,10 @@ class GridFederation:
     def _receive(self, exchange: Exchange) -> None:
         for packet in self._pull(list(exchange.sent)):
             message = exchange.sent.pop(packet.metadata.reply_to_message_id)
+            if packet.has_error() and packet.error.code == GONE:
+                exchange.waiting[message.client] = message
+                exchange.lost.add(message.client)
+                continue
             if packet.has_content():
                 exchange.bytes_up += wire_size(packet.content)
             answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
@@ -267,6 +311,8 @@ class GridFederation:
             node = self._sites.node_of(message.client)
             if node is not None:
                 self._late[number] = node
+                if self._takes_late and message.job == "train":
+                    self._owed[number] = message
             if enough is not None and len(exchange.seconds) >= enough:
                 reason = f"did not answer before {enough} others had"
             else:

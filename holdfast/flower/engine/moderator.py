@@ -7,7 +7,8 @@ What `flwr run --run-config` may say (each has a default):
     test              a table of the moderator's own to test on, where the task is a schema; without one the results are
                       the sites' own metrics
     sites             names of the sites, separated by commas, in the order of the clients
-    members           folder of the sites' public keys, SITE.pub: only updates that their site's key signed count
+    members           folder of the sites' public keys, SITE.pub: only updates that their site's key signed count, and
+                      secure sums are of these members alone
     deadline-times, deadline-least, deadline-longest    when a round closes: see deadline.py
     enough            do not wait for more replies than this (0: wait for all until the deadline)
     half              float16 on the wire: "none", "updates", or "both" ways
@@ -19,8 +20,10 @@ What `flwr run --run-config` may say (each has a default):
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.logs import JsonLines, wants_json
 from holdfast.core.types import Federation
 from holdfast.digests.origin import known_keys
 from holdfast.flower.deploy.policy import fingerprint_of
@@ -40,7 +44,7 @@ from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites, usual_names
 from holdfast.flower.engine.waits import faster
 from holdfast.play import Engine, Watch, resume, run
-from holdfast.record import Record
+from holdfast.record import Record, tell_round
 from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
@@ -80,7 +84,10 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
             wanted = replace(wanted, test=settings["test"])
         if settings["device"]:
             wanted = replace(wanted, device=settings["device"])
-        history = play_over(grid, wanted, settings, watch=log_round)
+        if wants_json():
+            for handler in log.handlers:
+                handler.setFormatter(JsonLines())
+        history = play_over(grid, wanted, settings, watch=partial(log_round, wanted.name_of))
         log.info("Final %s %s; everything is in %s", history.measure.name, history.final_text, history.folder)
 
     return app
@@ -93,25 +100,31 @@ def play_over(
     chosen = read_settings(settings or {})
     out = Path(chosen["out"]).expanduser()
     engine = engine_over(grid, chosen)
+    secret = None if isinstance(grid, InProcessGrid) else secrets.randbits(62)
     if chosen["sites"] and experiment.names is None and experiment.clients == len(site_names(chosen)):
         experiment = replace(experiment, names=tuple(site_names(chosen)))
     if not (out / "experiment.json").exists():
-        return run(experiment, out, watch, engine)
+        return run(experiment, out, watch, engine, secret)
     if fingerprint_of(Run.open(out).experiment) != fingerprint_of(experiment):
         raise HoldfastError(f"{out} holds a run of another experiment; name a new folder with --run-config 'out=...'.")
-    return resume(out, watch, engine)
+    return resume(out, watch, engine, secret=secret)
 
 
 def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
     """The engine that asks Flower's nodes."""
 
     def engine(plan: Plan, folder: Path | None) -> Federation:
-        refuse_secure_sum(plan)
+        if plan.method.secure is not None and not settings["members"]:
+            raise HoldfastError(
+                "protect: 'secure-sum' needs the sites' public keys: say members=\"FOLDER\" of SITE.pub."
+            )
         clients = plan.experiment.clients
         names = site_names(settings) or usual_names(clients)
         if len(names) != clients:
             raise HoldfastError(f"sites: {len(names)} names for {clients} clients; name each.")
         check_enough(settings, clients)
+        if plan.method.compress.keeps and settings["half"] != "none":
+            raise HoldfastError("half: with compress updates are sent in fewer bytes already; leave out one of them.")
         half_up, half_down = HALF[settings["half"]]
         pull = None
         if not isinstance(grid, InProcessGrid):
@@ -133,6 +146,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             folder and folder / EXCHANGES,
             pull,
             patience=settings["approval"],
+            takes_late=plan.method.late.takes,
         )
         keys = known_keys(Path(settings["members"]).expanduser()) if settings["members"] else None
         fingerprint = fingerprint_of(plan.experiment)
@@ -171,15 +185,9 @@ def check_enough(settings: Mapping[str, Any], clients: int) -> None:
         raise HoldfastError(f"enough is {settings['enough']}, but there are {clients} sites; 0 is to wait for all.")
 
 
-def log_round(record: Record) -> None:
-    measure, value = record.measure, record.leading
-    tested = "not tested" if measure is None or value is None else f"{measure.name} {measure.text(value)}"
-    log.info("Round %d: %s", record.round, tested)
+def log_round(name_of: Callable[[int], str], record: Record) -> None:
+    tell_round(log, record, name_of)
+    if wants_json():
+        return
     for client, why in [*record.absent.items(), *record.refused.items()]:
         log.info("  client %d %s", client, why)
-
-
-def refuse_secure_sum(plan: Plan) -> None:
-    """Members' long-term keys are simulated so far: across real sites nobody would know whose they are."""
-    if plan.method.secure is not None:
-        raise HoldfastError("protect: 'secure-sum' runs on the embedded engine only so far; leave it out over Flower.")

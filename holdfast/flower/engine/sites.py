@@ -42,6 +42,11 @@ class Sites:
         return self._names[client]
 
     @property
+    def connected(self) -> dict[str, bool]:
+        """Each site's name, and whether a node speaks for it."""
+        return {name: client in self._nodes for client, name in enumerate(self._names)}
+
+    @property
     def missing(self) -> list[str]:
         return [name for client, name in enumerate(self._names) if client not in self._nodes]
 

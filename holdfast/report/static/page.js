@@ -56,15 +56,15 @@ function render() {
   hideTip();
   const main = document.getElementById("main");
   const open = [...main.querySelectorAll("details")].map(one => one.open);
-  const [first, ...more] = story.headline.map(text => text.replaceAll(" %", "\u00a0%"));
+  const begun = runs.some(run => run.rounds.length), [first, ...more] = (begun ? story.headline : []).map(text => text.replaceAll(" %", "\u00a0%"));
   document.getElementById("headline").textContent = first || "Waiting for the first round.";
   document.getElementById("more-headlines").replaceChildren(...more.slice(0, 5).map(text => make("li", {}, text)));
-  document.title = story.headline[0] ? `${story.headline[0]} · Holdfast` : "Holdfast";
+  document.title = begun && story.headline[0] ? `${story.headline[0]} · Holdfast` : "Holdfast";
   if (!runs.length || !shown().length) { main.replaceChildren(); return; }
   if (view.zoom && view.zoom[0] >= fullRange()[1]) view.zoom = null;
   controls();
   const run = focusRun();
-  main.replaceChildren(...[metricSection(run), summarySection(), sitesSection(run), curvesSection(run), forgettingSection(run), trustSection(run), digestSection(run), costSection(run), notesSection(run), tableSection(run)].filter(Boolean));
+  main.replaceChildren(...[nowSection(run), metricSection(run), summarySection(), sitesSection(run), curvesSection(run), forgettingSection(run), trustSection(run), digestSection(run), costSection(run), notesSection(run), tableSection(run)].filter(Boolean));
   [...main.querySelectorAll("details")].forEach((one, i) => { one.open = Boolean(open[i]); });
   draw();
 }
@@ -97,9 +97,11 @@ function status() {
 }
 
 function show(payload) {
+  const focused = document.activeElement?.id;
   take(payload);
   status();
   render();
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
 function listen() {

@@ -1,7 +1,7 @@
 """Robust rules of aggregation on stacked updates (n, d): coordinate-wise, clipping, the geometric median, FLTrust.
 
 Each returns the aggregate and the weight each row kept. f is the number of hostile rows to withstand. The rules that
-choose among rows by their distances are in krum.py and can be had from here as well.
+choose among rows by their distances are in krum.py, what comes before a rule in preparing.py; all can be had from here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from holdfast.core.rows import (
     through,
 )
 from holdfast.trust.robust.krum import bulyan, krum, multi_krum, nearest_neighbour_mixing
+from holdfast.trust.robust.preparing import adaptive_clipping, bucketing, clip_factors, clip_norms
 
 __all__ = [
     "Aggregate",
     "Prepared",
+    "adaptive_clipping",
+    "bucketing",
     "bulyan",
     "centred_clipping",
     "clip_norms",
@@ -152,23 +155,6 @@ def centred_clipping(updates: Tensor, tau: float, iterations: int = 1, start: Te
     return Aggregate(vector, as_given(weights, order))
 
 
-def clip_norms(updates: Tensor, bound: float | None = None) -> Prepared:
-    """Each row shortened to the bound where it is longer; without a bound, to the median of the rows' lengths.
-
-    >>> clip_norms(torch.tensor([[1.0, 0.0], [0.0, 2.0], [30.0, 40.0]])).updates
-    tensor([[1.0000, 0.0000],
-            [0.0000, 2.0000],
-            [1.2000, 1.6000]])
-
-    Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019.
-    """
-    factors = _clip_factors(updates, bound)
-    clipped = torch.empty_like(updates)
-    for columns in blocks(updates.shape[1]):
-        clipped[:, columns] = updates[:, columns] * factors[:, None]  # in float64: a factor may be below float32
-    return Prepared(clipped, factors.diag())
-
-
 def norm_clipping(updates: Tensor, bound: float | None = None) -> Aggregate:
     """The mean of the rows, each shortened to the bound where it is longer (default: the median length).
 
@@ -179,18 +165,9 @@ def norm_clipping(updates: Tensor, bound: float | None = None) -> Aggregate:
 
     Sun, Kairouz, Suresh, McMahan: Can You Really Backdoor Federated Learning?, 2019.
     """
-    weights = _clip_factors(updates, bound) / len(updates)
+    weights = clip_factors(updates, bound) / len(updates)
     order = canonical_order(updates)
     return Aggregate(combined(updates, weights[order], order), weights)
-
-
-def _clip_factors(updates: Tensor, bound: float | None) -> Tensor:
-    norms = norms_of(checked(updates, "norm clipping"))
-    if bound is None:
-        bound = float(norms.quantile(0.5))
-    elif not 0 < bound < float("inf"):
-        raise HoldfastError(f"norm clipping: the bound must be a number above zero, got {bound}.")
-    return torch.where(norms > bound, bound / norms.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
 
 
 def fltrust(updates: Tensor, server: Tensor) -> Aggregate:

@@ -44,14 +44,20 @@ def middle_buffers(updates: Sequence[Update]) -> Tensors:
     return {name: torch.stack([b[name] for b in buffered]).median(0).values for name in (buffered or [{}])[0]}
 
 
-def judge_merged(updates: Sequence[Update], found: Aggregate, notes: Sequence[str] = ()) -> Judgement:
-    """One update in place of all, as often as there were updates: FedDyn counts them."""
+def judge_merged(
+    updates: Sequence[Update], found: Aggregate, notes: Sequence[str] = (), clients: Sequence[int] | None = None
+) -> Judgement:
+    """One update in place of all, as often as there were updates: FedDyn counts them.
+
+    `clients` says whose the aggregated rows are, where they are not the updates'.
+    """
     steps = sorted(update.steps for update in updates)[len(updates) // 2]
     delta = unflat(found.vector, updates[0].delta)
     one = Update(-1, delta, sum(update.samples for update in updates), steps, middle_buffers(updates))
     n, total = len(updates), float(found.weights.sum())
     shares = (found.weights / total if total > 0 else found.weights).tolist()
-    say = {update.client: share for update, share in zip(updates, shares, strict=True)}
+    whose = [update.client for update in updates] if clients is None else clients
+    say = dict(zip(whose, shares, strict=True))
     return Judgement([one] * n, [1 / n] * n, say, notes=notes)
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from holdfast.trust.robust import aggregates as robust
 from holdfast.trust.robust.merging import judge_merged, judge_weighed, shortened, stacked
 
 # How many updates a rule needs to withstand f hostile ones: slope x f + offset.
-NEEDS = {"trimmed": (2, 1), "krum": (2, 3), "multikrum": (2, 3), "bulyan": (4, 3), "nnm": (2, 1)}
+NEEDS = {"trimmed": (2, 1), "krum": (2, 3), "multikrum": (2, 3), "bulyan": (4, 3), "nnm": (2, 1), "arc": (2, 1)}
 
 
 def hostile_of(rule: str, f: int | None, updates: int) -> int:
@@ -51,17 +50,20 @@ def check_hostile(rule: str, f: int | None, clients: int) -> None:
         )
 
 
+def lowered(rule: str, f: int | None, fits: int, rows: str) -> list[str]:
+    """What is said where f had to be lowered."""
+    return [f"{rows} are too few for {rule} with f = {f}: f was {fits} in this round"] if f and fits < f else []
+
+
 def judged(
     rule: str, f: int | None, updates: Sequence[Update], aggregate: Callable[[Tensor, int], Aggregate], merge: bool
 ) -> Judgement:
     """The judgement of a rule that withstands f; said when f had to be lowered, or when there are too few for it."""
     n, fits = len(updates), hostile_of(rule, f, len(updates))
-    notes = []
     if n < NEEDS[rule][1]:
-        notes.append(f"{n} updates are too few for {rule}: they are averaged")
+        notes = [f"{n} updates are too few for {rule}: they are averaged"]
         return judge_weighed(updates, [1.0] * n, notes)
-    if f is not None and fits < f:
-        notes.append(f"{n} updates are too few for {rule} with f = {f}: f was {fits} in this round")
+    notes = lowered(rule, f, fits, f"{n} updates")
     found = aggregate(stacked(updates), fits)
     if merge:
         return judge_merged(updates, found, notes)
@@ -138,36 +140,6 @@ class Bulyan(Trust):
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judged("bulyan", self.f, updates, robust.bulyan, merge=True)
-
-
-@dataclass(frozen=True)
-class Nnm(Trust):
-    """Each update becomes the mean of its n - f nearest; then another rule (Allouah et al.)."""
-
-    merges_updates: ClassVar[bool] = True
-
-    then: Literal["median", "trimmed", "krum", "multikrum", "geomedian", "mean"] = "trimmed"
-    f: int | None = None
-
-    def check(self, context: Context) -> None:
-        for rule in ("nnm", self.then):
-            if rule in NEEDS:
-                check_hostile(rule, self.f, context.clients)
-
-    def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
-        return judged(self.then if self.then in NEEDS else "nnm", self.f, updates, self.mix, merge=True)
-
-    def mix(self, rows: Tensor, f: int) -> Aggregate:
-        prepared = robust.nearest_neighbour_mixing(rows, f)
-        rules: dict[str, Callable[[Tensor], Aggregate]] = {
-            "median": robust.median,
-            "trimmed": partial(robust.trimmed_mean, f=f),
-            "krum": partial(robust.krum, f=f),
-            "multikrum": partial(robust.multi_krum, f=f),
-            "geomedian": robust.geometric_median,
-            "mean": partial(robust.trimmed_mean, f=0),
-        }
-        return robust.through(prepared, rules[self.then](prepared.updates))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,217 @@
+"""How fast it is, as ratios of things done in turns within one run: a busy machine slows both alike.
+
+    python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury]     or: make bench-speed
+
+own       a user's own network (conv 32, conv 64, fc 128, no padding) on one core against a plain loop in one process
+many      1,000 clients of 60 samples, 784-64-10, two steps each, on one core, against a bare loop of the same steps
+few       10,000 clients of 20 samples, 1 % asked: seconds a round and the moderator's memory, and those of 100 clients
+memory    how the moderator's memory grows in two rounds of 4 clients, in multiples of a model of 16 M weights
+start     seconds from the command until round 1 begins, fashion-mini, 2 workers
+feddig    a round of FedDig with `features`, nobody away, against FedAvg
+jury      a round of the jury, CNN, against FedAvg
+
+Each prints the median of the ratios of neighbouring turns, the least and the largest, and the machine's load.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.types import State, size
+from holdfast.data.task import Samples, Task
+from holdfast.play import federation_of, one_thread
+from holdfast.round import play_round
+from holdfast.runs.build import make_plan
+from holdfast.runs.experiment import Experiment, from_table
+
+TURNS = 5
+
+
+class OwnNet(nn.Module):
+    """A network as users bring it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+        self.fc1, self.fc2 = nn.Linear(64 * 5 * 5, 128), nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
+def drawn(count: int, *shape: int) -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    return Samples((torch.rand(count, *shape, generator=generator),), torch.arange(count) % 10)
+
+
+def pictures() -> Task:
+    return Task("pictures", drawn(4 * 1500, 1, 28, 28), drawn(10, 1, 28, 28), tuple("0123456789"))
+
+
+def vectors() -> Task:
+    return Task("vectors", drawn(75_000, 784), drawn(10, 784), tuple("0123456789"))
+
+
+def tiny() -> Task:
+    return Task("tiny", drawn(250_000, 16), drawn(10, 16), tuple("0123456789"))
+
+
+def hundred() -> Task:
+    return Task("hundred", drawn(100, 784), drawn(10, 784), tuple("0123456789"))
+
+
+def few_tiny() -> Task:
+    return Task("tiny", drawn(2_500, 16), drawn(10, 16), tuple("0123456789"))
+
+
+def rounds_of(experiment: Experiment, stack: ExitStack) -> Callable[[], None]:
+    """Something that plays one more round of an experiment, each time it is called."""
+    plan = make_plan(experiment)
+    federation = stack.enter_context(federation_of(plan, None))
+    states: list[State] = [plan.start()]
+
+    def play() -> None:
+        states[0], _ = play_round(states[0], federation, plan.method)
+
+    return play
+
+
+def compare(name: str, ours: Callable[[], None], theirs: Callable[[], None]) -> None:
+    """Both in turns; the first turn warms up."""
+    ratios, seconds = [], []
+    for turn in range(TURNS + 1):
+        marks = [time.perf_counter()]
+        for one in (ours, theirs):
+            one()
+            marks.append(time.perf_counter())
+        if turn:
+            ratios.append((marks[1] - marks[0]) / (marks[2] - marks[1]))
+            seconds.append(marks[1] - marks[0])
+    show(name, f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})", statistics.median(seconds))
+
+
+def show(name: str, value: str, seconds: float | None = None) -> None:
+    taken = "" if seconds is None else f", {seconds:.2f} s a round"
+    print(f"{name:8} {value}{taken}; load {os.getloadavg()[0]:.1f}", flush=True)
+
+
+def steps_of(model: nn.Module, samples: Samples, batch: int, lr: float) -> None:
+    """What one would write by hand: one client's epoch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    x, y = samples.inputs[0], samples.labels
+    for index in torch.randperm(len(y)).split(batch):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[index]), y[index]).backward()
+        optimizer.step()
+
+
+def bare_round(model: nn.Module, clients: list[Samples], batch: int) -> None:
+    """A round by hand: each client from the same weights, and their mean."""
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    total = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+    for samples in clients:
+        model.load_state_dict(start)
+        steps_of(model, samples, batch, 0.01)
+        for name, tensor in model.state_dict().items():
+            total[name].add_(tensor, alpha=1 / len(clients))
+    model.load_state_dict(total)
+
+
+def own() -> None:
+    keys = {"task": "speed:pictures", "model": "speed:OwnNet", "clients": 4, "partition": "iid", "batch_size": 64}
+    with one_thread(), ExitStack() as stack:
+        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 0, "rounds": 99}), stack)
+        model, clients = OwnNet(), [drawn(1200, 1, 28, 28)] * 4
+        compare("own", play, lambda: bare_round(model, clients, 64))
+
+
+def many() -> None:
+    keys = {"task": "speed:vectors", "model": "mlp:64", "clients": 1000, "partition": "iid", "batch_size": 30}
+    with one_thread(), ExitStack() as stack:
+        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 0, "rounds": 99}), stack)
+        model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+        clients = [drawn(60, 784)] * 1000
+        compare("many", play, lambda: bare_round(model, clients, 30))
+
+
+def few() -> None:
+    """In processes of their own: what a process needed at most says nothing of what came later."""
+    code = "import sys; sys.path.insert(0, 'benchmarks'); import speed; speed.few_here({})"
+    for all in (False, True):
+        print(subprocess.check_output([sys.executable, "-c", code.format(all)], text=True).strip(), flush=True)
+
+
+def few_here(all: bool) -> None:
+    task, clients = ("speed:tiny", 10_000) if all else ("speed:few_tiny", 100)
+    keys = {"task": task, "clients": clients, "partition": "iid", "model": "mlp:32", "selection": "uniform:100"}
+    with one_thread(), ExitStack() as stack:
+        play = rounds_of(from_table({**keys, "workers": 1, "rounds": 99}), stack)
+        taken = []
+        for _ in range(TURNS + 1):
+            start = time.perf_counter()
+            play()
+            taken.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    show("few", f"{clients} clients, 100 asked: the moderator's peak {peak} MB", statistics.median(taken[1:]))
+
+
+def memory() -> None:
+    code = "import sys; sys.path.insert(0, 'benchmarks'); import speed; speed.memory_here()"
+    print(subprocess.check_output([sys.executable, "-c", code], text=True).strip(), flush=True)
+
+
+def memory_here() -> None:
+    """Beyond what the process had once all was loaded: the first model is in that already."""
+    keys = {"task": "speed:hundred", "model": "mlp:20000", "clients": 4, "partition": "iid", "workers": 2, "rounds": 9}
+    with one_thread(), ExitStack() as stack:
+        plan = make_plan(from_table(keys))
+        federation, state = stack.enter_context(federation_of(plan, None)), plan.start()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(2):
+            state, _ = play_round(state, federation, plan.method)
+        growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    show("memory", f"{growth / size(state.model):.1f} x the model of {size(state.model) / 1e6:.0f} MB")
+
+
+def start() -> None:
+    code = (
+        "import time; t = time.perf_counter()\n"
+        "from holdfast.play import *\nfrom holdfast.runs.experiment import *\n"
+        "plan = make_plan(Experiment(workers=2))\n"
+        "with federation_of(plan, None): print(time.perf_counter() - t)"
+    )
+    taken = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
+    show("start", f"{statistics.median(taken):.1f} s ({min(taken):.1f} to {max(taken):.1f})")
+
+
+def feddig() -> None:
+    keys = {"task": "fashion-mini", "model": "features", "workers": 0, "rounds": 99}
+    with one_thread(), ExitStack() as stack:
+        ours = rounds_of(from_table({**keys, "absence": "feddig"}), stack)
+        compare("feddig", ours, rounds_of(from_table(keys), stack))
+
+
+def jury() -> None:
+    keys = {"task": "fashion-mini", "model": "cnn", "workers": 0, "rounds": 99}
+    with one_thread(), ExitStack() as stack:
+        ours = rounds_of(from_table({**keys, "trust": "jury"}), stack)
+        compare("jury", ours, rounds_of(from_table(keys), stack))
+
+
+PARTS = {"own": own, "many": many, "few": few, "memory": memory, "start": start, "feddig": feddig, "jury": jury}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -120,11 +120,8 @@ def members(
     """Show the fingerprints of the members' public keys, for people to compare by telephone."""
     from holdfast.digests.origin import fingerprint_of_key, known_keys
 
-    known = known_keys(folder)
-    if not known:
-        raise HoldfastError(f"{folder} has no public key; put there what each site got from `holdfast digest key`.")
     console = screen(wrap=True)
-    for site, key in known.items():
+    for site, key in known_keys(folder).items():
         console.print(f"{fingerprint_of_key(key)}  {site}", highlight=False)
     console.print("Each site compares the line of every other with what that site reads out of its own file.")
 

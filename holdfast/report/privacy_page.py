@@ -153,6 +153,7 @@ NO_RECORDS = (
     "run's folder, at the owner's, shows the nearest reconstructions beside their originals."
 )
 NEAREST = "The nearest reconstructions. They were made here by the owner and are never sent."
+NO_ATTACK = " Nothing was attacked here: this is what its noise promises."
 INDEX = "log10 of the chance to split a digest by blind guessing, as published. An index, not a guarantee."
 
 
@@ -217,7 +218,7 @@ def headline(findings: Findings) -> str:
         said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
     said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
     found = found_from(findings)
-    power = f" No attack here did better; audits would have found epsilon {found} with 95 %." if found else ""
+    power = f" No attack here did better; audits would have found epsilon {found} with 95 %." if found else NO_ATTACK
     alone = " This file alone: in a federation more leaves, see below." if subject.kind == "digest" else ""
     return f"PASS: {'; '.join(said)}.{power}{alone}"
 

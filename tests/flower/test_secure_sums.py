@@ -12,11 +12,13 @@ import torch
 from engine_helpers import experiment, same_bits
 from flower_helpers import Spoilt, nodes
 from flwr.app import Message as Packet
+from typer.testing import CliRunner
 
+from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import SENTENCES
 from holdfast.core.types import pack
-from holdfast.digests.origin import known_keys, make_key
+from holdfast.digests.origin import fingerprint_of_key, known_keys, make_key
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.codec import Letter, decode, encode
 from holdfast.flower.engine.inprocess import InProcessGrid
@@ -228,6 +230,13 @@ def test_a_site_that_shows_another_key_is_refused_by_the_moderator(tmp_path: Pat
     record = only(play(tmp_path, keys, nodes=configs))
     assert record.absent == {2: "showed another key than its site's: it was refused"}
     assert sorted(record.weights) == [0, 1, 3]
+
+
+def test_fingerprints_are_those_of_ssh(tmp_path: Path, keys: Path) -> None:
+    said = CliRunner().invoke(app, ["flower", "members", str(keys)]).output
+    [own] = [line for line in said.splitlines() if line.endswith("site-3")]
+    assert own == f"{fingerprint_of_key(known_keys(keys)['site-3'])}  site-3"
+    assert "holds no public key" in str(CliRunner().invoke(app, ["flower", "members", str(tmp_path)]).exception)
 
 
 def test_a_policy_that_wants_noise_lets_no_update_leave(tmp_path: Path, keys: Path) -> None:

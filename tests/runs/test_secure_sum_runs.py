@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import holdfast
 from holdfast import Experiment
 from holdfast.client import SECURE_SUM, TrainRequest
 from holdfast.client.digest import DIGEST, DigestRequest
+from holdfast.client.secure_sum import keep_opened, opened_by
 from holdfast.client.train import learn_here
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
@@ -116,6 +118,20 @@ def test_a_client_killed_in_a_step_is_absent_and_the_others_go_on(plan, die):
     assert any((after.model[name] != state.model[name]).any() for name in state.model)
 
 
+def test_all_sums_of_a_client_see_what_one_of_them_opened(plan, tmp_path):
+    """Two sums that were begun side by side: what the first opened counts for the second, also by way of the disk."""
+    client = plan.client(0, plan.model(), tmp_path)
+    first, second = opened_by(client), opened_by(client)
+    first["stage 1 of round 1"] = (0, 1, 2)
+    keep_opened(client)
+    again = opened_by(plan.client(0, plan.model(), tmp_path))
+    assert second == again == {"stage 1 of round 1": (0, 1, 2)}
+    again["stage 2 of round 1"] = (0, 1, 2)
+    keep_opened(replace(client, opened_sums=again))
+    assert opened_by(client) is first
+    assert first == again
+
+
 def test_a_single_digest_is_refused(plan):
     client = plan.client(0, plan.model(), None)
     with pytest.raises(Refusal, match="only the members' total leaves"):
@@ -135,6 +151,7 @@ def test_a_single_digest_is_refused(plan):
         ({**ROUNDS, "algorithm": "fedbn"}, "algorithm 'fedbn' needs more of each client"),
         ({**ROUNDS, "trust": "jury"}, "trust 'jury' needs each"),
         ({**ROUNDS, "absence": MOMENTS}, "nothing of a single member that could stand in for it"),
+        ({**ROUNDS, "scaling": "federated"}, "leave out scaling"),
         ({**ROUNDS, "late": "fedbuff"}, "leave out late"),
         ({**ROUNDS, "max_norm": 3.0}, "say protect.clip in place of max_norm"),
         ({**ROUNDS, "selection": "power-of-choice:3"}, "choose selection 'all' or 'uniform'"),

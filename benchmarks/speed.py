@@ -16,13 +16,13 @@ Each prints the median of the ratios of neighbouring turns, the least and the la
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -146,6 +146,12 @@ def many() -> None:
         compare("many", play, lambda: bare_round(model, clients, 30))
 
 
+def peak_kilobytes() -> int:
+    """What this process needed at most, on Linux; ru_maxrss would hold what its parent needed, too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
 def few() -> None:
     """In processes of their own: what a process needed at most says nothing of what came later."""
     code = "import sys; sys.path.insert(0, 'benchmarks'); import speed; speed.few_here({})"
@@ -163,7 +169,7 @@ def few_here(all: bool) -> None:
             start = time.perf_counter()
             play()
             taken.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak = peak_kilobytes() // 1024
     show("few", f"{clients} clients, 100 asked: the moderator's peak {peak} MB", statistics.median(taken[1:]))
 
 
@@ -178,10 +184,10 @@ def memory_here() -> None:
     with one_thread(), ExitStack() as stack:
         plan = make_plan(from_table(keys))
         federation, state = stack.enter_context(federation_of(plan, None)), plan.start()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak_kilobytes()
         for _ in range(2):
             state, _ = play_round(state, federation, plan.method)
-        growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        growth = 1024 * (peak_kilobytes() - before)
     show("memory", f"{growth / size(state.model):.1f} x the model of {size(state.model) / 1e6:.0f} MB")
 
 

@@ -71,8 +71,6 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
-    elif subject.options is not None and not findings.members:
-        parts.append(("Attacks", [(NOT_TRIED,)], ""))
     elif subject.kind == "digest":
         parts.append(("Attack: seeing a record again", [(NO_RECORDS,)], ""))
     if findings.index is not None:
@@ -155,7 +153,7 @@ NO_RECORDS = (
     "run's folder, at the owner's, shows the nearest reconstructions beside their originals."
 )
 NEAREST = "The nearest reconstructions. They were made here by the owner and are never sent."
-NOT_TRIED = "Not tried: of joint sums only what they promise is told."
+NO_ATTACK = " Nothing was attacked here: this is what its noise promises."
 INDEX = "log10 of the chance to split a digest by blind guessing, as published. An index, not a guarantee."
 
 
@@ -220,7 +218,7 @@ def headline(findings: Findings) -> str:
         said.append(f"all updates cost epsilon {number(findings.epsilon_updates)} at delta {claim.delta:g}")
     said.append(f"all releases together epsilon {number(findings.epsilon_total)} ({claim.adjacency})")
     found = found_from(findings)
-    power = f" No attack here did better; audits would have found epsilon {found} with 95 %." if found else ""
+    power = f" No attack here did better; audits would have found epsilon {found} with 95 %." if found else NO_ATTACK
     alone = " This file alone: in a federation more leaves, see below." if subject.kind == "digest" else ""
     return f"PASS: {'; '.join(said)}.{power}{alone}"
 

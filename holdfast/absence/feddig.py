@@ -9,9 +9,10 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
     lines 20-22  M_{t+1}: A_t trained on all digests, of present and absent clients, jointly with P_G
 
 Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
-the first server step, when the first digests are in, trains for WARM epochs, so that the model starts from what the
-digests know; and each server step's learning rate starts at a share of the clients' and falls to none, so that it ends
-where the digests and the clients' updates agree, with little noise of its own. `printed` leaves all three out.
+a server step that finds new digests trains for WARM epochs times their share of all records, so that the model starts
+from what the digests know, and learns what those who come later bring (where rows left out say so, for fewer epochs);
+and each server step's learning rate starts at the clients' and falls to none, so that it ends where the digests and the
+clients' updates agree, with little noise of its own. `printed` leaves all three out.
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from holdfast.absence.base import AbsencePolicy, NoStandIns
 from holdfast.absence.client_memory import follow_memories, last_act, memory_of, stood_in
+from holdfast.absence.server_step import WARM, server_learning, share_of, warm_epochs
 from holdfast.algorithms.local_training import Sent, learn
 from holdfast.algorithms.oneshot import OneShot
 from holdfast.attacks import awake
@@ -53,7 +55,6 @@ from holdfast.heads.sum_samples import samples_from_sums
 from holdfast.learning.device import outputs
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
-from holdfast.learning.settings import Learning
 from holdfast.models.networks import buffers_of, fill, weights_of
 from holdfast.privacy.patients import whose_of
 
@@ -63,8 +64,6 @@ __all__ = ["COMPACT", "FedDig", "open_for"]
 # used up, too few records or a lost ledger do not: what was released before stays as it was agreed.
 TAKEN_BACK = ("digest-kept", "mode", "mixing", "policy", "withdrawn")
 # Chosen on validation seeds.
-WARM = 10  # epochs of the first server step, at the clients' learning rate
-GENTLE = 0.3  # of the clients' learning rate: where that of a later server step starts
 TEACH = 0.4  # share of the labels of samples drawn from moments that the model itself gives
 
 
@@ -238,8 +237,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         after = replace(after, absence=absence)
         model, memory = after.model, after.algorithm
         if self.believed(after) and self.server_epochs:
-            first = not self.believed(before) and not self.printed
-            model, guidance = self.learn_from_digests(after, context, first)
+            model, guidance = self.learn_from_digests(after, context, self.believed(before))
             absence |= guidance
             if self.literal:
                 model = {n: before.model[n] + model[n] - after.model[n] for n in model}
@@ -254,9 +252,12 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         came[[client for client, one in after.digests.items() if before.digests.get(client) is not one]] = before.round
         return {"came": came}
 
-    def learn_from_digests(self, state: State, context: Context, first: bool) -> tuple[Tensors, Tensors]:
-        """L_server: the aggregate, jointly with P_G, trained on the digests of all clients."""
-        opened = self.stand_in_digests(context, state, sorted(self.believed(state)), teach=not first)
+    def learn_from_digests(self, state: State, context: Context, known: Collection[int]) -> tuple[Tensors, Tensors]:
+        """L_server: the aggregate, jointly with P_G, trained on the digests of all clients; it has met the known."""
+        holders = sorted(self.believed(state))
+        new = {client for client in holders if client not in known}
+        opened = self.stand_in_digests(context, state, holders, teach=self.printed or not new)
+        share = share_of(new, {client: one.samples for client, one in zip(holders, opened, strict=True)})
         features, labels = torch.cat([d.features for d in opened]), torch.cat([d.labels for d in opened])
         bench = context.bench
         fill(bench.model, state.model, state.buffers)
@@ -264,9 +265,11 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if bench.producer is not None:
             fill(bench.producer, unpack(state.absence, "guidance"), unpack(state.absence, "guidance_buffers"))
             whole = Guided(bench.model, bench.producer)
-        learning = server_learning(context.learning_in(state.round), self.server_epochs, first, self.printed)
+        samples, learning = Samples((features,), labels), context.learning_in(state.round)
+        if share and not self.printed:
+            share *= warm_epochs(whole, samples, learning, TaskLoss(bench.loss), context.seed) / WARM
+        learning = server_learning(learning, self.server_epochs, share, self.printed, self.mode == "moments")
         batches = rng(context.seed, state.round, -1, "server step")
-        samples = Samples((features,), labels)
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)
 
@@ -314,14 +317,6 @@ class Guided(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.model(self.producer(features), features)
         return output
-
-
-def server_learning(learning: Learning, epochs: int, first: bool, printed: bool = False) -> Learning:
-    """How the server step learns, from how the clients do in this round."""
-    learning = replace(learning, local_steps=None)
-    if first:
-        return replace(learning, epochs=WARM)
-    return replace(learning, epochs=epochs, lr=learning.lr * (1 if printed else GENTLE))
 
 
 def guidance_of(producer: nn.Module) -> Tensors:

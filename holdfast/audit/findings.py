@@ -16,6 +16,7 @@ from holdfast.audit import guessing
 from holdfast.audit.canary import Finding, Record, tell_apart, worst_pair
 from holdfast.audit.canary_digests import audit_digest
 from holdfast.audit.canary_ledger import Counted, audit_ledger
+from holdfast.audit.canary_sums import attack_sums
 from holdfast.audit.canary_updates import attack_updates
 from holdfast.audit.channels import Channel, channels_of, federation_channels
 from holdfast.audit.reconstruct import Seen, attacks_on
@@ -158,7 +159,9 @@ def _attack_digest(
     options, claim = subject.options, subject.claim
     assert options is not None
     if options.mode == "sums" or subject.targets != "classes":
-        return [], {}, [], None, None  # of joint sums nothing is tried: the report says so
+        told = subject.targets, subject.classes, math.prod(subject.feature_shape)
+        told_apart, canaries = attack_sums(options, claim, *told, trials, source)
+        return told_apart, canaries, [], None, None
     worst = worst_pair(options.mode, math.prod(subject.feature_shape), subject.classes)
     arguments = (subject.classes, max(1000, trials), source)
     members = [tell_apart(options, claim, worst, *arguments, who="the worst pair of records")]

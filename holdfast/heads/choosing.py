@@ -2,8 +2,8 @@
 
 Of mixed digests every fifth row is left out: each head is fitted to the others and judged by the rows left out, which
 are stretched like all. Moments have no rows: records drawn from them follow the very Gaussians that heads assume, so
-the fit cannot judge between heads. There `lda` is taken, which was best on other seeds; what is expected of it comes
-from drawn records, and is optimistic for the same reason. Sums of classes have one covariance, for which `lda` is made.
+they cannot judge between heads. There `lda` is taken, which was best on other seeds, and a range is told of what to
+expect (expecting.py). Sums of classes have one covariance, for which `lda` is made.
 
 Sums of other kinds have one head each. Of a regression, generalised cross-validation says what to expect, and what a
 site adds is how much better its own sums are explained with it than without it.
@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.randomness import rng
@@ -28,13 +27,13 @@ from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.stretching import stretched
 from holdfast.digests.sums import SumDigest
-from holdfast.heads import solved, trained
+from holdfast.heads import expecting, solved, trained
 from holdfast.heads.evidence import Evidence, mixed_evidence, moment_evidence
 from holdfast.heads.from_sums import class_evidence, explained, labels, regression
 from holdfast.heads.sum_samples import most_likely
 from holdfast.learning.loop import outputs_of
 from holdfast.models.heads import Form, Head
-from holdfast.models.networks import Features, fill, initialise
+from holdfast.models.networks import Features, fill, initialise, weights_of
 
 SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
     "nearest-mean": ("linear", solved.nearest_mean),
@@ -76,7 +75,7 @@ class Fitted:
     model: str  # as an experiment names it
     network: nn.Module
     expected: float  # of the measure; not a number where nothing is known
-    optimistic: bool  # the expectation comes from the fit itself
+    at_most: float | None  # where moments leave a range: its upper end, while `expected` is the lower one
     judged: Mapping[str, float]  # the accuracy of each head that was compared
     adds: Sequence[float | None]  # what each digest adds to the measure; None: nothing is left without it, or not known
     measure: str = "accuracy"  # or R2
@@ -122,7 +121,7 @@ def choose_for_sums(digests: Sequence[SumDigest], seed: int = 0) -> Fitted:
         weights, expected = labels(digests), math.nan
     network = Head("linear").build((), len(weights["bias"]), (digests[0].width,))
     fill(network, weights, weights)
-    return Fitted(names, "head:form=linear", network, expected, False, judged, adds, "R2")
+    return Fitted(names, "head:form=linear", network, expected, None, judged, adds, "R2")
 
 
 def left_out(digests: Sequence[SumDigest], place: int, weights: Tensors) -> float | None:
@@ -161,18 +160,44 @@ def choose_head(name: str, digests: Sequence[Received], noise: Noise = Noise(), 
         if name != "auto":
             raise HoldfastError(f"head: {name!r} is for classes, and these are of kind {sums[0].kind!r}; say 'auto'.")
         return choose_for_sums(sums, seed)
-    kept, judge = digests, drawn_judge(digests, noise, seed)
     mixed = [digest for digest in digests if isinstance(digest, Digest)]
-    if mixed:
-        kept, judge = held_out(mixed, noise, seed)
-    names = [name] if name != "auto" else (list(HEADS) if mixed else ["lda" if sums else OF_MOMENTS])
-    judged = {one: accuracy(fit(one, kept, noise, seed), judge) for one in names}
+    if not mixed:
+        return expect_of_moments(("lda" if sums else OF_MOMENTS) if name == "auto" else name, digests, seed)
+    kept, judge = held_out(mixed, noise, seed)
+    judged = {one: accuracy(fit(one, kept, noise, seed), judge) for one in (HEADS if name == "auto" else [name])}
     best = max(judged, key=lambda one: judged[one])
     adds: list[float | None] = []
     for place in range(len(digests)):
         others = [*kept[:place], *kept[place + 1 :]]
         adds.append(judged[best] - accuracy(fit(best, others, noise, seed), judge) if others else None)
-    return Fitted(best, model_of(best), fit(best, digests, noise, seed), judged[best], not mixed, judged, adds)
+    return Fitted(best, model_of(best), fit(best, digests, noise, seed), judged[best], None, judged, adds)
+
+
+def expect_of_moments(name: str, digests: Sequence[Received], seed: int) -> Fitted:
+    """This head fitted to moments or sums of classes, and the range to expect; of scores that are not linear nothing
+    is known."""
+    model, network = model_of(name), fit(name, digests, seed=seed)
+    adds: list[float | None] = [None] * len(digests)
+    if model != "head:form=linear":
+        return Fitted(name, model, network, math.nan, None, {}, adds)
+    sums = [digest for digest in digests if isinstance(digest, SumDigest)]
+    moments = [digest for digest in digests if isinstance(digest, MomentDigest)]
+    ones, others = expecting.halves_of_moments(moments, seed)
+    judge = expecting.halves_of_sums(sums, seed)[1] if sums else expecting.judge_of_moments(others)
+
+    def range_of(places: Sequence[int]) -> tuple[float, float]:
+        if sums:
+            weights = SOLVED[name][1](expecting.halves_of_sums([sums[place] for place in places], seed)[0])
+        else:
+            weights = weights_of(fit(name, [ones[place] for place in places], seed=seed))
+        return expecting.expected(weights["weight"], weights["bias"], judge, seed)
+
+    low, high = range_of(range(len(digests)))
+    if len(digests) > 1:
+        for place in range(len(digests)):
+            without, at_most = range_of([other for other in range(len(digests)) if other != place])
+            adds[place] = (low + high - without - at_most) / 2
+    return Fitted(name, model, network, low, high, {name: low}, adds)
 
 
 def held_out(digests: Sequence[Digest], noise: Noise, seed: int) -> tuple[list[Digest], Samples]:
@@ -187,13 +212,6 @@ def held_out(digests: Sequence[Digest], noise: Noise, seed: int) -> tuple[list[D
         kept.append(replace(digest, features=digest.features[rest], labels=digest.labels[rest],
                             used=max(1, round(digest.used * share))))  # fmt: skip
     return kept, Samples((torch.cat([s.inputs[0] for s in left]),), torch.cat([s.labels for s in left]))
-
-
-def drawn_judge(digests: Sequence[Received], noise: Noise, seed: int) -> Samples:
-    """Records drawn from moments, others than those that a head is trained on."""
-    evidence = evidence_of(digests, noise)
-    found = trained.drawn(evidence, rng(seed, -1, -1, "records to judge by"))
-    return Samples(found.inputs, one_hot(found.labels, len(evidence.counts)).float())
 
 
 def accuracy(network: nn.Module, judge: Samples) -> float:

@@ -41,7 +41,7 @@ def report_json(outcome: Outcome) -> dict[str, Any]:
         "kind": origin.kind,
         "measure": fitted.measure,
         "expected": None if math.isnan(fitted.expected) else fitted.expected,
-        "optimistic": fitted.optimistic,
+        "at_most": fitted.at_most,
         "heads": dict(fitted.judged),
         "digests": digests,
         "disagreements": [list(pair) for pair in outcome.disagreements],
@@ -87,11 +87,14 @@ ADDS = (
 def expectation(outcome: Outcome) -> str:
     fitted = outcome.fitted
     if math.isnan(fitted.expected):
-        return "not known: sums of this kind cannot tell; try the model on records of your own"
+        return "not known: these sums and this head cannot tell; try the model on records of your own"
     if fitted.measure == "R2":
         return f"{fitted.expected:.3f}, by generalised cross-validation"
-    if fitted.optimistic:
-        return f"at most {fitted.expected:.1%}: taken from the fit itself, which is optimistic"
+    if fitted.at_most is not None:
+        return (
+            f"{fitted.expected:.1%} to {fitted.at_most:.1%}, from moments, which do not say how far records are from "
+            "Gaussian; try the model on records of your own"
+        )
     return f"{fitted.expected:.1%}, from rows that were left out of the fit; rows are smoother than records"
 
 

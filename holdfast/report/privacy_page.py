@@ -71,8 +71,6 @@ def sections(findings: Findings) -> list[tuple[str, list[Row], str]]:
         parts.append(("Audit with canaries", [(name, str(audit)) for name, audit in findings.audits.items()], AUDIT))
     if findings.seen:
         parts.append(("Attack: seeing a record again", seen_rows(findings), SEEN))
-    elif subject.options is not None and not findings.members:
-        parts.append(("Attacks", [(NOT_TRIED,)], ""))
     elif subject.kind == "digest":
         parts.append(("Attack: seeing a record again", [(NO_RECORDS,)], ""))
     if findings.index is not None:
@@ -156,7 +154,6 @@ NO_RECORDS = (
 )
 NEAREST = "The nearest reconstructions. They were made here by the owner and are never sent."
 NO_ATTACK = " Nothing was attacked here: this is what its noise promises."
-NOT_TRIED = "Not tried: of joint sums only what they promise is told."
 INDEX = "log10 of the chance to split a digest by blind guessing, as published. An index, not a guarantee."
 
 

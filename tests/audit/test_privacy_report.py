@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from holdfast.absence import FedDig
+from holdfast.audit.canary_sums import audit_sums
 from holdfast.audit.findings import as_json, examine
 from holdfast.audit.target import subject_of, subject_of_file
 from holdfast.cli.privacy import privacy_app
 from holdfast.core.errors import HoldfastError
 from holdfast.digests.digest import make_digest, save_digest
 from holdfast.digests.mixing import Laplace
-from holdfast.digests.release import make_release
+from holdfast.digests.release import claim_of, make_release
 from holdfast.play import run
+from holdfast.privacy import sum_noise
 from holdfast.privacy.gate import LEDGER
-from holdfast.privacy.noise import seeded, system
+from holdfast.privacy.noise import gaussian, seeded, system
 from holdfast.report.privacy_page import as_html, as_text
 
 KEYS = {
@@ -375,3 +378,36 @@ def test_a_plan_shows_what_privacy_costs(tmp_path: Path) -> None:
     assert "Settings that meet epsilon 3 at delta 1e-05 over 1 release a client" in shown.stdout
     wrong = CliRunner().invoke(privacy_app, ["plan", "--curve", "three"])
     assert "expected numbers such as" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "labels"),
+    [("regression", 0, [[0.5]]), ("hazards:1,2", 0, [[1.5, 1.0]]), ("classes", 3, [2])],
+)
+def test_sums_of_every_kind_have_a_report(kind: str, classes: int, labels: list[Any], tmp_path: Path) -> None:
+    """Exact sums promise nothing; with noise the attack does as well as predicted, and no better."""
+    about = replace(ABOUT, kind=kind, classes=classes)
+    features = torch.nn.functional.normalize(torch.randn(60, *ABOUT.feature_shape, generator=torch.Generator()), dim=1)
+    for options in (FedDig(mode="sums"), FedDig(mode="moments", epsilon=3.0, target_range=(0.0, 1.0))):
+        if (exact := options.mode == "sums") is False and kind == "classes":
+            continue  # moments of classes: above
+        path = tmp_path / f"{options.mode}.digest"
+        told = torch.tensor(labels * 60)
+        save_file(make_release(options, about, features, told, torch.Generator(), system())[0], path)
+        found = report(path)
+        assert found["membership_auc"] == 1.0 if exact else 0.5 < found["membership_auc"] < 0.8
+        assert found["epsilon_total"] == "infinite" if exact else found["epsilon_total"] <= 3.0
+        assert found["verdict"] == ("NO GUARANTEE" if exact else "PASS")
+        assert set(found["audits"]) == (set() if exact else {"digest", "ledger"})
+
+
+def test_sums_with_a_quarter_of_the_noise_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = FedDig(mode="moments", epsilon=3.0, target_range=(0.0, 1.0))
+    claim = claim_of(options, (4,), 0, kind="regression")
+    assert audit_sums(options, claim, "regression", 0, 400, seeded(1)).passed
+
+    def quiet(exact: Any, scale: Any, source: Any) -> Any:
+        return exact + gaussian(exact.size, scale / 4, source).reshape(exact.shape)
+
+    monkeypatch.setattr(sum_noise, "noised", quiet)
+    assert not audit_sums(options, claim, "regression", 0, 400, seeded(1)).passed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from holdfast.digests.digest import Digest, make_digest
 from holdfast.heads import trained
 from holdfast.heads.choosing import HEADS, Noise, accuracy, choose_head, fit, held_out, model_of
 from holdfast.heads.evidence import mixed_evidence
+from holdfast.heads.expecting import SPLIT, Judge, expected, halves_of_moments
 from holdfast.privacy import noise
 
 CLASSES = 3
@@ -88,7 +91,7 @@ def test_the_choice_is_made_by_rows_left_out_and_each_digest_adds() -> None:
     fitted = choose_head("auto", digests)
     assert set(fitted.judged) == set(HEADS)
     assert fitted.judged[fitted.name] == max(fitted.judged.values()) == fitted.expected
-    assert not fitted.optimistic
+    assert fitted.at_most is None
     # Only the first holds class 0, so without it nobody can know that class.
     assert fitted.adds[0] is not None
     assert fitted.adds[0] > 0.05 > abs(fitted.adds[1] or 0.0)
@@ -99,7 +102,35 @@ def test_moments_are_not_judged_by_their_own_fit() -> None:
     features, labels = blobs(600, 3, 6, 1)
     digest = make(features, labels, 3, epsilon=10.0, source=noise.seeded(1))
     fitted = choose_head("auto", [digest])
-    assert (fitted.name, fitted.optimistic, list(fitted.adds)) == ("lda", True, [None])
+    assert (fitted.name, list(fitted.adds)) == ("lda", [None])
+    soft = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), 3).float()
+    true = accuracy(fitted.network, Samples((torch.from_numpy(features).float(),), soft))
+    assert fitted.at_most is not None
+    assert fitted.expected < true < fitted.at_most + 0.03  # blobs are Gaussian: the upper end is what is true of them
+    assert math.isnan(choose_head("qda", [digest]).expected)  # what is not linear cannot be told
+
+
+def test_the_range_to_expect_by_hand() -> None:
+    """Classes at -1 and 1 with variance 1, scores -z and z: right with Phi(1), and Phi(1 / 1.8) if wide."""
+    one = torch.ones(2, 1, 1).double()
+    means = torch.tensor([[-1.0], [1.0]]).double()
+    weight, bias = means, torch.zeros(2)
+    exact = Judge(torch.full((2,), 1e6).double(), means, 0 * one, one)
+    assert expected(weight, bias, exact, 0) == pytest.approx((0.711, 0.841), abs=0.02)
+    unsure = Judge(exact.counts, means, 0.75 * one, one)  # their error is part of what scores spread by: less is drawn
+    assert expected(weight, bias, unsure, 0)[1] == pytest.approx(0.977, abs=0.02)  # Phi(1 / 0.5)
+
+
+def test_halves_of_moments_have_independent_noise() -> None:
+    """a x one + other / a has no draw left in it: (a^2 + 1) / a times what was split."""
+    features, labels = blobs(600, 3, 6, 1)
+    digest = make(features, labels, 3, epsilon=10.0, source=noise.seeded(1))
+    [one], [other] = halves_of_moments([digest], 0)
+    assert (one.means != digest.means).any()
+    for name in ("means", "shared"):
+        first, second, whole = (getattr(part, name) for part in (one, other, digest))
+        np.testing.assert_allclose((first + SPLIT**2 * second) / (1 + SPLIT**2), whole, atol=1e-9)
+    assert 1 / one.scales.first**2 + 1 / other.scales.first**2 == pytest.approx(1 / digest.scales.first**2)
 
 
 def test_bad_choices_are_sentences() -> None:

@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
-from holdfast.absence.feddig import server_learning
+from holdfast.absence.server_step import server_learning, share_of
 from holdfast.core.errors import HoldfastError, nearest, plain
 from holdfast.core.randomness import rng
 from holdfast.core.types import Reply
@@ -73,7 +73,6 @@ class FedDig(Around):
         self._encoder, self._classes = encoder, classes
         self._digests: dict[str, Digest] = {}
         self._stretched: dict[str, Digest] = {}  # the same with the spread of records (digests/stretching.py)
-        self._learnt = False  # whether the model has learnt from digests yet
         self._usual = RecordDict()  # a reply of a site: a stand-in's must look the same
 
     @property
@@ -95,7 +94,7 @@ class FedDig(Around):
         packets = list(replies)
         brought = {p.metadata.src_node_id: self._take_out(p) for p in packets if p.has_content()}
         packets = self._accept(packets)
-        heard = set()
+        heard, known = set(), set(self._digests)
         for packet in packets:
             if packet.has_content():
                 node = packet.metadata.src_node_id
@@ -109,9 +108,9 @@ class FedDig(Around):
         packets += [self._stand_in(server_round, site) for site in missing]
         arrays, metrics = super().aggregate_train(server_round, packets)
         if arrays is not None and self._digests and self._server_epochs:
-            learning = server_learning(self._learning, self._server_epochs, first=not self._learnt)
+            new = share_of(self._digests.keys() - known, {site: one.samples for site, one in self._digests.items()})
+            learning = server_learning(self._learning, self._server_epochs, new)
             arrays = self._learn(arrays, list(self._stretched.values()), "server step", server_round, learning, True)
-            self._learnt = True
         return arrays, metrics
 
     def _take_out(self, packet: Packet) -> object:

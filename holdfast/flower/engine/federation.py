@@ -167,7 +167,7 @@ class GridFederation:
         if median is not None:
             self._medians[job] = median
         self._write_down(exchange, messages[0], passed)
-        if job == "train":
+        if messages[0].job == "train":
             self._hand_over(exchange)
         self._heads.keep()
         return [exchange.answers[message.client] for message in messages]

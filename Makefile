@@ -44,10 +44,10 @@ lint: setup
 
 # What to run after each change: lint, types, and the tests that take seconds.
 check: lint
-	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not flower and not browser"
 
 test: lint browser
-	$(BIN)/python -m pytest -n 3
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup

@@ -65,7 +65,8 @@ NOT_THERE = (
     WITHDREW,
     "did not answer",
     "still owes",
-    "its node is gone",
+    "lost its connection",
+    "its node is gone",  # in runs of earlier versions
     "its reply was not uploaded in time",
 )
 

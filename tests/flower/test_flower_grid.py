@@ -203,7 +203,7 @@ def test_a_node_that_goes_away_with_its_message_is_asked_again_if_it_is_back_in_
     assert absent(stage.ask()) == {}
     assert 5.0 < stage.clock() - start <= 10.0
     stage.clock.events = [(stage.clock() + 1.0, lambda: stage.grid.nodes.pop(100))]
-    assert absent(stage.ask()) == {0: "is not connected"}
+    assert absent(stage.ask()) == {0: "lost its connection"}
 
 
 def test_the_second_node_that_claims_a_site_is_refused_also_after_a_restart(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_member_that_is_gone_in_a_step(tmp_path: Path, keys: Path) -> None:
         gone = letter.client == 2 and letter.scalars.get("step") in STEPS[letter.round :]
         return None if gone else letter
 
-    records = play(tmp_path, keys, replace(FIVE, rounds=5), lose).records
+    records = play(tmp_path, keys, replace(FIVE, rounds=5), lose, **{"deadline-least": 0.5}).records
     without, all_five = [0, 1, 3, 4], [0, 1, 2, 3, 4]
     assert [sorted(record.weights) for record in records] == [without, without, without, all_five, all_five]
     assert all(set(record.absent) == {2} for record in records)

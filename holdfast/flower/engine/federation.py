@@ -319,8 +319,9 @@ class GridFederation:
                 reason = f"did not answer within {passed:.1f} s"
             exchange.answers[message.client] = Absent(message.client, reason)
         for client in exchange.waiting:
-            reason = "is not connected" if self._sites.node_of(client) is None else "still owes an earlier answer"
-            exchange.answers[client] = Absent(client, reason)
+            here = self._sites.node_of(client) is not None
+            reason = "still owes an earlier answer" if here else "is not connected"
+            exchange.answers[client] = Absent(client, "lost its connection" if client in exchange.lost else reason)
 
     def _write_down(self, exchange: Exchange, message: Message, passed: float) -> None:
         if self._journal is None:

@@ -12,7 +12,7 @@ from holdfast.core.validate import bad_count
 from holdfast.method import Method
 from holdfast.one_total import learn_total
 from holdfast.record import Clock, Record
-from holdfast.secure_exchange import Exchange
+from holdfast.secure_exchange import Exchange, closed
 from holdfast.selection import select
 
 
@@ -59,30 +59,13 @@ def exchange_total(state: State, federation: Federation, method: Method) -> tupl
     """The same where protect = "secure-sum": the moderator learns the members' total alone, and fits a head to that."""
     clock, exchange = Clock(), Exchange(federation, method, state.round)
     asked = [*select(method.selection, federation.clients, state, method.seed)]
-    after, notes = state, exchange.notes
+    after = state
     try:
         total = learn_total(exchange, method.absence, asked)
         clock.lap("clients")
         model, buffers = method.absence.fit_total(total, method)
         after = replace(state, model=model, buffers=buffers)
     except HoldfastError as error:
-        notes.append(str(error))
+        exchange.notes.append(str(error))
     clock.lap("server_step")
-    refused = {client: why for client, why in exchange.refused.items() if client not in exchange.absent}
-    after = after.next(absent=tuple(sorted({*exchange.absent, *refused})))
-    return after, Record(
-        round=after.round,
-        absent=exchange.absent,
-        refused=refused,
-        stand_ins=[],
-        weights={},  # nobody knows whose records are how many of the total
-        scores={},
-        suspects={},
-        loss=None,
-        bytes_up=exchange.bytes_up,
-        bytes_down=exchange.bytes_down,
-        seconds=clock.laps,
-        notes=notes,
-        asked=None if len(asked) == len(federation.clients) else asked,
-        client_seconds=exchange.seconds,
-    )
+    return closed(exchange, after, clock, asked)

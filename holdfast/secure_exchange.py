@@ -13,8 +13,9 @@ from holdfast.client.secure_sum import JOIN, LETTER, SECURE_SUM, SumReply, SumRe
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
-from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, size
+from holdfast.core.types import Absent, Federation, Message, Reply, State, Tensors, size
 from holdfast.jobs import job_named
+from holdfast.record import Clock, Record
 from holdfast.secure_sum.member import FEWEST
 from holdfast.secure_sum.moderator import FAILED, Answer, Failed, Question, Total, take_sum
 from holdfast.secure_sum.packing import Layout
@@ -103,3 +104,32 @@ def read(said: SumReply) -> Answer:
     letter = parts.pop(LETTER, b"")
     letters = {int(name): content for name, content in parts.items() if name.isdecimal()}
     return Answer(letter, letters, said.samples, said.blamed)
+
+
+def closed(
+    exchange: Exchange,
+    after: State,
+    clock: Clock,
+    asked: Sequence[int],
+    weights: Mapping[int, float] | None = None,
+    loss: float | None = None,
+) -> tuple[State, Record]:
+    """The state of the next round and the record of this one; no weights: nobody knows whose records are how many."""
+    refused = {client: why for client, why in exchange.refused.items() if client not in exchange.absent}
+    after = after.next(absent=tuple(sorted({*exchange.absent, *refused})))
+    return after, Record(
+        round=after.round,
+        absent=exchange.absent,
+        refused=refused,
+        stand_ins=[],
+        weights=dict(weights or {}),
+        scores={},
+        suspects={},
+        loss=loss,
+        bytes_up=exchange.bytes_up,
+        bytes_down=exchange.bytes_down,
+        seconds=clock.laps,
+        notes=exchange.notes,
+        asked=None if len(asked) == len(exchange.federation.clients) else list(asked),
+        client_seconds=exchange.seconds,
+    )

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Federation, State
 from holdfast.method import Method
 from holdfast.record import Clock, Record
-from holdfast.secure_exchange import Exchange
+from holdfast.secure_exchange import Exchange, closed
 from holdfast.secure_sum import updates
 from holdfast.secure_sum.moderator import Total
 from holdfast.selection import select
@@ -37,24 +37,7 @@ def play_secure_round(state: State, federation: Federation, method: Method) -> t
     except HoldfastError as error:
         exchange.notes.append(str(error))
     clock.lap("trust")
-    refused = {client: why for client, why in exchange.refused.items() if client not in exchange.absent}
-    after = after.next(absent=tuple(sorted({*exchange.absent, *refused})))
-    return after, Record(
-        round=after.round,
-        absent=exchange.absent,
-        refused=refused,
-        stand_ins=[],
-        weights=weights,
-        scores={},
-        suspects={},
-        loss=loss,
-        bytes_up=exchange.bytes_up,
-        bytes_down=exchange.bytes_down,
-        seconds=clock.laps,
-        notes=exchange.notes,
-        asked=None if len(asked) == len(federation.clients) else asked,
-        client_seconds=exchange.seconds,
-    )
+    return closed(exchange, after, clock, asked, weights, loss)
 
 
 def learn_mean(

@@ -31,8 +31,9 @@ from holdfast.data.task import Samples, Task
 from holdfast.engines.embedded import cores, share_out
 from holdfast.play import federation_of, one_thread
 from holdfast.round import play_round, train_messages
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.plan import Plan
 
 BATCH, LR, MOMENTUM = 64, 0.01, 0.9
 

@@ -27,9 +27,9 @@ from holdfast.core.types import Absent, Federation, Message, Reply, unpack
 from holdfast.digests.digest import Digest, open_digest, seal_digest
 from holdfast.engines.inline import Inline
 from holdfast.play import run
-from holdfast.runs.build import Plan
 from holdfast.runs.experiment import from_table
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 
 Lie = Callable[[Reply], Reply]
 

@@ -32,7 +32,7 @@ from holdfast.digests.sums import is_sums, open_sums
 from holdfast.encoders import make_encoder
 from holdfast.heads.choosing import HEADS, Noise, accuracy, choose_head, fit
 from holdfast.privacy.noise import system
-from holdfast.runs.build import deal, first_samples
+from holdfast.runs.deal import deal, first_samples
 
 WHITE = "scattering:directions=192,power=0.5"  # drawn shapes have equal variances along all directions
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {  # what leaves: (encoder, digest options)

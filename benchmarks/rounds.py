@@ -30,7 +30,7 @@ from holdfast.data.named import load_task
 from holdfast.data.task import Samples, Task
 from holdfast.encoders import Encoder, make_encoder
 from holdfast.reproduce.baselines import centralised
-from holdfast.runs.build import first_samples
+from holdfast.runs.deal import first_samples
 from holdfast.runs.experiment import Experiment
 
 ROUNDS = 40

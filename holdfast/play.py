@@ -22,13 +22,14 @@ from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
 from holdfast.record import Record
 from holdfast.round import play_round
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.curves import draw_curves
 from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 from holdfast.runs.rehearse import without_effect
 from holdfast.runs.scaling import learn_scaling
 from holdfast.runs.store import EXCHANGES, Run

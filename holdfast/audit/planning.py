@@ -25,7 +25,7 @@ from holdfast.learning.objective import TaskLoss
 from holdfast.privacy.accounting import compose
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.noise import system
-from holdfast.runs.build import Plan
+from holdfast.runs.plan import Plan
 
 EPOCHS = 10
 NEAR = 5e-3  # how near the target a setting must come

@@ -32,8 +32,9 @@ from holdfast.privacy.gate import House, beside, house_of
 from holdfast.privacy.ledger import DP_SGD, Policy
 from holdfast.privacy.noise import system
 from holdfast.privacy.patients import for_patients, patients_in
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.plan import Plan
 from holdfast.runs.store import Run
 
 

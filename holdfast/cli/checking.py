@@ -35,8 +35,9 @@ from holdfast.learning.schedules import SCHEDULES
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
 from holdfast.models.networks import MODELS
 from holdfast.privacy.dp_sgd import PROTECTIONS
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import from_changes, load
+from holdfast.runs.plan import Plan
 from holdfast.runs.presets import PRESETS
 from holdfast.runs.rehearse import refuse_without_effect
 from holdfast.scenarios import SCENARIOS

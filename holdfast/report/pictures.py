@@ -23,8 +23,9 @@ from holdfast.digests.mixing import Laplace, Strategy, laplace_noise
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 
 SPDS = (1, 2, 4, 8)
 SWEEP = tuple((1.0 - k / 10, k / 10) for k in range(11))

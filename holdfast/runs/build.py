@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES, AbsencePolicy
 from holdfast.algorithms import ALGORITHMS
-from holdfast.algorithms.fedavg import FedAvg, at_home, shared
+from holdfast.algorithms.fedavg import FedAvg
 from holdfast.attacks import choose_attack
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.client import Client
 from holdfast.context import About, Bench
 from holdfast.core.config import choose, refuse_other
 from holdfast.core.errors import HoldfastError
-from holdfast.core.memory import Memory
-from holdfast.core.modules import search, told
+from holdfast.core.modules import search
 from holdfast.core.randomness import rng
-from holdfast.core.types import State, Tensors
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
-from holdfast.data.task import Samples, Task
+from holdfast.data.task import Task
 from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.augment import Augment, choose_augment
-from holdfast.learning.device import autocast, batch_on, choose_device
-from holdfast.learning.objective import TaskLoss, is_separable
+from holdfast.learning.device import choose_device
 from holdfast.method import Method
-from holdfast.models.networks import Layout, initialise, laid_out, weights_of
+from holdfast.models.networks import initialise, laid_out
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
-from holdfast.privacy.dp_steps import check_fit
-from holdfast.privacy.gate import named_policy
-from holdfast.privacy.ledger import DP_SGD, read_policy
+from holdfast.privacy.ledger import DP_SGD
 from holdfast.runs.choose_learning import (
     check_late,
     choose_compression,
@@ -45,144 +32,22 @@ from holdfast.runs.choose_learning import (
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
-    named,
-    rehearse_steps,
 )
 from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
-from holdfast.runs.early_stopping import Stop, choose_stop
+from holdfast.runs.early_stopping import choose_stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import check_in_rounds, check_one_message, sends_one_message
-from holdfast.runs.record_weights import check_record_losses, check_weights
-from holdfast.runs.rehearse import rehearse, rehearse_scenario
+from holdfast.runs.plan import Plan
+from holdfast.runs.record_weights import check_weights
+from holdfast.runs.rehearse import rehearse_scenario, try_out
 from holdfast.runs.secure_sums import check_plan
-from holdfast.runs.start_weights import first_tensors
-from holdfast.scenarios import SCENARIOS, Changed, Scenario, Stage
+from holdfast.scenarios import SCENARIOS, Stage
 from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import SELECTIONS
 from holdfast.trust import TRUSTS, Trust
-from holdfast.trust.backdoor_probe import IMAGES, Stamped, fit_for_squares, stamp_everywhere
 from holdfast.trust.base import check_rule
-from holdfast.trust.measures import held_out
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An experiment with everything chosen, loaded and dealt out."""
-
-    experiment: Experiment
-    task: Task
-    method: Method
-    scenario: Scenario
-    stage: Stage
-    attack: Any  # None: nobody is hostile
-    hostile: tuple[int, ...]
-    parts: list[tuple[Tensor, Tensor, Tensor]]  # for each client: train, validation, test
-    build: Callable[[], nn.Module]
-    layout: Layout
-    prepare: Callable[[Samples], Samples]  # raw samples -> what the model reads
-    device: torch.device
-    guard: Guard | None = None  # protects updates
-    stop: Stop | None = None  # when it may end early
-    encoder: Encoder | None = None  # of a model that reads features
-    augment: Augment | None = None  # of the images that clients train on
-
-    def client(self, id: int, model: nn.Module, folder: Path | None) -> Client:
-        """One client with its own samples; the model is the workbench of whoever computes for it."""
-        train, validation = (self.task.train.take(part) for part in self.parts[id][:2])
-        method, seed = self.method, self.experiment.seed
-        attack = self.attack if id in self.hostile else None
-        poisoned, later = None, None
-        if isinstance(self.scenario, Changed) and id == self.stage.largest:
-            train, other = halves(train)
-            later = self.prepare(other)
-        if attack is not None and "data" in attack.kind:
-            poisoned = self.prepare(attack.poison(train, self.task.classes, rng(seed, -1, id, "poison")))
-        return Client(
-            id=id,
-            seed=seed,
-            about=method.bench.about,
-            memory=Memory(folder and folder / "clients" / f"{id:04d}", keep=2 * self.experiment.checkpoint_every + 2),
-            attack=attack,
-            train=self.prepare(train),
-            validation=self.prepare(validation),
-            model=model,
-            loss=self.task.loss,
-            metrics=self.task.metrics,
-            learning=method.learning,
-            algorithm=method.algorithm,
-            absence=method.absence,
-            compress=method.compress,
-            poisoned=poisoned,
-            guard=self.guard,
-            secure=method.secure,
-            augment=self.augment,
-            stamped=self.stamped(held_out(validation, train, IMAGES)),
-            trust=method.trust,
-            interval_from=self.interval_from,
-            home=self.home(),
-            later=later,
-            later_from=self.scenario.back(self.stage) if isinstance(self.scenario, Changed) else 0,
-        )
-
-    def encode_ahead(self, threads: int) -> None:
-        """Let a costly encoder see what the clients will read, before worker processes do so one by one."""
-        if self.encoder is None or not self.encoder.costly:
-            return
-        rows = torch.cat([rows for train, validation, _ in self.parts for rows in (train, validation)])
-        self.encoder.encode_ahead(self.task.train.inputs[0], rows, threads)
-
-    @property
-    def interval_from(self) -> int:
-        """The first round whose test may be the last one: from it on intervals are told."""
-        return 0 if self.stop is not None else self.experiment.rounds - 1
-
-    def home(self) -> Tensors:
-        """What stays at each client, as it is before its first training."""
-        if not self.method.keeps_home:
-            return {}
-        weights, buffers = first_tensors(self.model(), self.experiment.start)
-        return at_home(self.method.algorithm, {**weights, **buffers})
-
-    def stamped(self, few: Samples) -> Stamped | None:
-        """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
-        if not self.method.trust.stamps_images or not fit_for_squares(self.task.shape):
-            return None
-        return Stamped(self.prepare(stamp_everywhere(few)), len(few))
-
-    def model(self) -> nn.Module:
-        """A model with the first weights of the run, on its device."""
-        return initialise(self.build, self.experiment.seed, self.layout).to(self.device)
-
-    def start(self) -> State:
-        """The state before round 1; a policy that cannot be read would be a refusal by every client in every round."""
-        named = self.method.absence.named_policy if self.guard is None else self.guard.options.policy
-        if named is not None:
-            read_policy(named_policy(named))
-        return self.first_state(self.experiment.start)
-
-    def first_state(self, start: str | None = None) -> State:
-        """The state before round 1, with the weights of this file; sites rehearse without, since they are sent them."""
-        weights, buffers = first_tensors(self.model(), start)
-        method = self.method
-        common = shared(method.algorithm, weights)
-        return State(
-            round=0,
-            model=weights,
-            buffers=buffers,
-            algorithm=method.algorithm.begin(common),
-            absence=method.absence.begin(method),
-            trust=method.trust.begin(method.clients),
-            server_optimizer=method.server_optimizer.begin(common),
-        )
-
-
-def halves(samples: Samples) -> tuple[Samples, Samples]:
-    """Two halves of some samples by their targets, as many in one as in the other."""
-    targets, half = samples.labels.reshape(len(samples), -1)[:, 0], len(samples) // 2
-    order = targets.argsort(stable=True)
-    return samples.take(order[:half]), samples.take(order[half : 2 * half])
 
 
 def make_plan(experiment: Experiment) -> Plan:
@@ -323,50 +188,3 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         late=choose_late(experiment),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )
-
-
-def try_out(plan: Plan) -> None:
-    """Try model, loss, metrics, attack and optimisers on a few samples: a misfit is a sentence now, not later."""
-    raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
-    few, model = plan.prepare(raw), plan.model().eval()
-    output = try_batch(plan, model, few, "model: it does not fit samples")
-    for metric in plan.task.metrics:
-        with named("metric", metric.name):
-            sums = metric.sums(output.float().cpu(), few.labels)
-            if len(sums) != metric.width:
-                raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
-            json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
-    method, weights = plan.method, shared(plan.method.algorithm, weights_of(model))
-    server = method.algorithm.broadcast(method.algorithm.begin(weights))
-    task = TaskLoss(plan.task.loss, each=few.weights is not None)
-    objective = method.algorithm.objective(task, weights, server, memory={})
-    if plan.guard is not None or few.weights is not None:
-        check = check_fit if plan.guard is not None else check_record_losses
-        check(plan.model(), few, objective)
-    if method.learning.accumulate > 1 and not is_separable(objective):
-        raise HoldfastError("accumulate: this loss compares the records of a batch, so parts do not add up to it.")
-    if method.learning.groups and method.bench.producer is not None:
-        raise HoldfastError("groups: FedDig's guidance is trained with the whole model; choose model = 'features'.")
-    rehearse_steps(plan.experiment, plan.method, plan.first_state())
-    if plan.attack is None:
-        return
-    features = plan.prepare if plan.method.absence.needs_features else None
-    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(model), raw, features)
-    if poisoned is not None:
-        try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
-
-
-def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> Tensor:
-    """The model's output for a few samples; what fits neither kind nor loss is a sentence."""
-    inputs, labels = batch_on(model, few, torch.arange(len(few)))
-    try:
-        with torch.inference_mode(), autocast(plan.experiment.precision, plan.device):
-            output: Tensor = model(*inputs)
-            plan.task.kind.check_output(output, labels)
-            plan.task.loss(output, labels)
-    except HoldfastError:
-        raise
-    except Exception as error:  # a user's own network, kind or loss
-        shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
-        raise HoldfastError(f"{misfit} of shape {shape} and their labels: {told(error)}.") from error
-    return output

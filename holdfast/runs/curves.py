@@ -23,7 +23,7 @@ from holdfast.data.ranking_metrics import area, columns
 from holdfast.data.survival import kaplan_meier, risk_of
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
-from holdfast.runs.build import Plan
+from holdfast.runs.plan import Plan
 
 Curves = dict[str, Any]
 POINTS = 200  # of a curve

@@ -26,8 +26,8 @@ from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.record import Record
-from holdfast.runs.build import Plan
 from holdfast.runs.outcome import guessing, guessing_ranks
+from holdfast.runs.plan import Plan
 
 Sums = Mapping[int, Mapping[str, Sequence[float]]]  # client -> metric -> sums
 

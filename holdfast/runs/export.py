@@ -41,9 +41,9 @@ from holdfast.data.task import Kind, Metric, Samples, Task
 from holdfast.encoders import resolved
 from holdfast.learning.device import choose_device, device_of
 from holdfast.models.networks import fill
-from holdfast.runs.build import Plan
 from holdfast.runs.choose_model import choose_model, name_model
 from holdfast.runs.experiment import Experiment, from_table, own_modules
+from holdfast.runs.plan import Plan
 from holdfast.runs.store import Run
 
 BATCH = 500

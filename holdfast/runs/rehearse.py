@@ -1,14 +1,16 @@
-"""Whether an attack fits a run: rehearsed once before round 1; and whether it has any effect there."""
+"""Whether the parts of a plan fit together: model, loss, metrics, scenario and attack are tried once before round 1."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.absence import ABSENCES
+from holdfast.algorithms.fedavg import shared
 from holdfast.attacks import Attack, choose_attack, false_report, tamper_updates
 from holdfast.attacks.contract import answer, told
 from holdfast.context import Context
@@ -18,11 +20,65 @@ from holdfast.core.modules import told as told_error
 from holdfast.core.randomness import rng
 from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
+from holdfast.learning.device import autocast, batch_on
+from holdfast.learning.objective import TaskLoss, is_separable
+from holdfast.models.networks import weights_of
+from holdfast.privacy.dp_steps import check_fit
+from holdfast.runs.choose_learning import named, rehearse_steps
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.plan import Plan
+from holdfast.runs.record_weights import check_record_losses
 from holdfast.scenarios import Scenario, Stage, delays_of
 from holdfast.trust import TRUSTS
 
 REHEARSED = 1000  # rounds of a scenario that are asked for beforehand
+
+
+def try_out(plan: Plan) -> None:
+    """Try model, loss, metrics, attack and optimisers on a few samples: a misfit is a sentence now, not later."""
+    raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
+    few, model = plan.prepare(raw), plan.model().eval()
+    output = try_batch(plan, model, few, "model: it does not fit samples")
+    for metric in plan.task.metrics:
+        with named("metric", metric.name):
+            sums = metric.sums(output.float().cpu(), few.labels)
+            if len(sums) != metric.width:
+                raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
+            json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
+    method, weights = plan.method, shared(plan.method.algorithm, weights_of(model))
+    server = method.algorithm.broadcast(method.algorithm.begin(weights))
+    task = TaskLoss(plan.task.loss, each=few.weights is not None)
+    objective = method.algorithm.objective(task, weights, server, memory={})
+    if plan.guard is not None or few.weights is not None:
+        check = check_fit if plan.guard is not None else check_record_losses
+        check(plan.model(), few, objective)
+    if method.learning.accumulate > 1 and not is_separable(objective):
+        raise HoldfastError("accumulate: this loss compares the records of a batch, so parts do not add up to it.")
+    if method.learning.groups and method.bench.producer is not None:
+        raise HoldfastError("groups: FedDig's guidance is trained with the whole model; choose model = 'features'.")
+    rehearse_steps(plan.experiment, plan.method, plan.first_state())
+    if plan.attack is None:
+        return
+    features = plan.prepare if plan.method.absence.needs_features else None
+    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(model), raw, features)
+    if poisoned is not None:
+        try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
+
+
+def try_batch(plan: Plan, model: nn.Module, few: Samples, misfit: str) -> Tensor:
+    """The model's output for a few samples; what fits neither kind nor loss is a sentence."""
+    inputs, labels = batch_on(model, few, torch.arange(len(few)))
+    try:
+        with torch.inference_mode(), autocast(plan.experiment.precision, plan.device):
+            output: Tensor = model(*inputs)
+            plan.task.kind.check_output(output, labels)
+            plan.task.loss(output, labels)
+    except HoldfastError:
+        raise
+    except Exception as error:  # a user's own network, kind or loss
+        shape = " and ".join(str(tuple(tensor.shape[1:])) for tensor in inputs)
+        raise HoldfastError(f"{misfit} of shape {shape} and their labels: {told_error(error)}.") from error
+    return output
 
 
 def rehearse(

@@ -18,8 +18,9 @@ from holdfast.digests.digest import open_digest
 from holdfast.play import federation_of, one_thread, resume, run
 from holdfast.record import Record
 from holdfast.round import play_round
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 
 REMEMBER = [name for name, kind in ALGORITHMS.items() if kind.remembers]
 AWAY = {"name": "intervals", "away": [[1, 2, 4]]}  # client 1 is away in rounds 2 and 3, and back in round 4

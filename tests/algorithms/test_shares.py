@@ -22,7 +22,8 @@ from holdfast.data.task import Samples
 from holdfast.learning.settings import Learning
 from holdfast.play import federation_of
 from holdfast.round import play_round, train_messages
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
+from holdfast.runs.plan import Plan
 
 CNN = {"name": "cnn", "width": 4, "hidden": 8, "norm": "batch"}
 TINY: dict[str, Any] = {

@@ -15,9 +15,9 @@ from torch import Tensor
 from holdfast.core.types import Absent, Federation, Message, Reply, Tensors, unpack
 from holdfast.engines.inline import Inline
 from holdfast.play import run
-from holdfast.runs.build import Plan
 from holdfast.runs.experiment import from_table
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 
 SMALL: dict[str, Any] = {
     "samples": 1000, "model": "features:32", "encoder": "scattering:32", "clients": 10, "partition": "iid",

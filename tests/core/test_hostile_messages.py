@@ -24,7 +24,7 @@ from holdfast.flower.engine.codec import Letter, decode, encode
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.sites import Sites
 from holdfast.play import run
-from holdfast.runs.build import Plan
+from holdfast.runs.plan import Plan
 
 DEEP: list[Any] = []
 for _ in range(900):

@@ -19,7 +19,7 @@ import holdfast
 from holdfast.cli import app
 from holdfast.core.types import Absent, Federation, Message, Reply
 from holdfast.engines.inline import Inline
-from holdfast.runs.build import Plan
+from holdfast.runs.plan import Plan
 
 TINY: dict[str, Any] = {"clients": 2, "rounds": 2, "partition": "iid", "workers": 0, "model": "linear", "lr": 0.05}
 

@@ -24,8 +24,9 @@ from holdfast.flower.deploy.site import Own, Site, refuse_other_schema
 from holdfast.flower.engine.codec import Letter
 from holdfast.models.scaling import scaled_columns
 from holdfast.round import train_messages
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, is_description
+from holdfast.runs.plan import Plan
 
 PATIENCE = 5.0  # seconds for the SuperLink to answer
 

@@ -59,9 +59,10 @@ from holdfast.learning.device import choose_device
 from holdfast.method import Method
 from holdfast.privacy.chain import check_head
 from holdfast.privacy.gate import house_of, pass_gate, tell_code
-from holdfast.runs.build import Plan, make_plan
+from holdfast.runs.build import make_plan
 from holdfast.runs.deal import promises
 from holdfast.runs.experiment import Experiment, is_description, is_schema, load
+from holdfast.runs.plan import Plan
 from holdfast.trust.testing import TEST
 
 log = logging.getLogger("holdfast")

@@ -45,9 +45,9 @@ from holdfast.flower.engine.sites import Sites, usual_names
 from holdfast.flower.engine.waits import faster
 from holdfast.play import Engine, Watch, resume, run
 from holdfast.record import Record, tell_round
-from holdfast.runs.build import Plan
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
+from holdfast.runs.plan import Plan
 from holdfast.runs.store import EXCHANGES, Run
 
 log = logging.getLogger("flwr")  # Flower sends what is logged here to whoever follows the run

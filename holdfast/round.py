@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from holdfast.client import TRAIN, TrainRequest
@@ -50,22 +50,23 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
-    messages = train_messages(state, asked, method)
-    answers = federation.ask(messages)
-    replies, late = method.late.take(answers, state.round)  # a slow client's answer of an earlier round
+    answers = ask(state, federation, asked, method)
     clock.lap("clients")
 
-    heard = [reply for reply in replies if isinstance(reply, Reply)]
-    absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     updates, refused, claims = validate(
-        heard, method.expected(state), state.claims, method.max_norm, method.sizes, method.steps, method.frozen()
+        answers.heard,
+        method.expected(state),
+        state.claims,
+        method.max_norm,
+        method.sizes,
+        method.steps,
+        method.frozen(),
     )
-    updates = method.late.discount(updates, late, state.model, state.round)
-    withdrawn = {client for client, why in absent.items() if has_withdrawn(why)}
-    state = replace(state, claims=claims).without(withdrawn)
-    fresh = [reply for reply in heard if reply.client not in refused]
+    updates = method.late.discount(updates, answers.late, state.model, state.round)
+    state = replace(state, claims=claims).without(answers.withdrawn)
+    fresh = [reply for reply in answers.heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
-    away = [client for client in (*absent, *refused) if client not in withdrawn]
+    away = [client for client in (*answers.absent, *refused) if client not in answers.withdrawn]
     updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
     clock.lap("stand_ins")
 
@@ -83,34 +84,40 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     after, judged = hold(state, after, judged, federation, advance, method)  # a round that harms is undone
     clock.lap("floor")
 
-    loss, finite = mean_loss(fresh)
-    notes = [*told(heard, bad_digests, method), *([] if finite else [NO_FINITE_LOSS])]
-    notes += set_aside(state, after, method)
+    notes = [*told(answers.heard, bad_digests, method), *set_aside(state, after, method), *judged.notes]
     if not all(map(all_finite, (after.model, after.buffers, after.algorithm, after.server_optimizer))):
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
     known = remembered(method.selection, state, after, federation.clients, asked, updates, fresh)
-    after = after.next(absent=tuple(sorted([*absent, *refused])), selection=known)
-    record = Record(
-        round=after.round,  # counted from 1: the rounds played so far, with this one
-        absent=absent,
-        refused=refused,
-        stand_ins=[update.client for update in updates if update.synthetic],
-        weights=judged.say,
-        scores=judged.scores,
-        credibility=judged.credibility,
-        suspects=both(judged, method.absence.doubts(after)),
-        loss=loss,
-        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
-        bytes_down=judged.bytes_down + sum(size(m.tensors) for m in messages if m.client not in absent),
-        seconds=clock.laps,
-        notes=[*notes, *judged.notes],
-        asked=None if len(asked) == len(federation.clients) else list(asked),
-        late={client: question.round + 1 for client, question in late.items() if client not in refused},
-        chosen_for={client: why for client, why in asked.items() if why},
-        client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
-    )
-    return after, record
+    after = after.next(absent=tuple(sorted([*answers.absent, *refused])), selection=known)
+    stood_in = [update.client for update in updates if update.synthetic]
+    suspects = both(judged, method.absence.doubts(after))
+    return after, written(after.round, answers, refused, stood_in, judged, suspects, notes, clock, method)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back when clients were asked to train, in the order of clients."""
+
+    asked: Mapping[int, str]  # client -> why it was asked, where the selection says so
+    everyone: bool  # whether all clients were asked
+    messages: Sequence[Message]
+    heard: Sequence[Reply]
+    absent: Mapping[int, str]  # client -> reason
+    late: Mapping[int, Message]  # the question of an earlier round that a reply answers
+
+    @property
+    def withdrawn(self) -> set[int]:
+        return {client for client, why in self.absent.items() if has_withdrawn(why)}
+
+
+def ask(state: State, federation: Federation, asked: Mapping[int, str], method: Method) -> Answers:
+    """Send the model to those who are asked, and sort what comes back."""
+    messages = train_messages(state, asked, method)
+    replies, late = method.late.take(federation.ask(messages), state.round)  # also a slow client's of an earlier round
+    heard = [reply for reply in replies if isinstance(reply, Reply)]
+    absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
+    return Answers(asked, len(asked) == len(federation.clients), messages, heard, absent, late)
 
 
 def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
@@ -181,6 +188,42 @@ def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method
         trust=judged.memory,
         accepted={**state.accepted, **counted},
         server_optimizer=kept,
+    )
+
+
+def written(
+    round: int,
+    answers: Answers,
+    refused: Mapping[int, str],
+    stood_in: Sequence[int],
+    judged: Judgement,
+    suspects: Mapping[int, str],
+    notes: Sequence[str],
+    clock: Clock,
+    method: Method,
+) -> Record:
+    """What is written down of the round, which is counted from 1."""
+    heard = answers.heard
+    loss, finite = mean_loss([reply for reply in heard if reply.client not in refused])
+    received = [message for message in answers.messages if message.client not in answers.absent]
+    return Record(
+        round=round,
+        absent=answers.absent,
+        refused=refused,
+        stand_ins=stood_in,
+        weights=judged.say,
+        scores=judged.scores,
+        credibility=judged.credibility,
+        suspects=suspects,
+        loss=loss,
+        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
+        bytes_down=judged.bytes_down + sum(size(message.tensors) for message in received),
+        seconds=clock.laps,
+        notes=[*notes, *([] if finite else [NO_FINITE_LOSS])],
+        asked=None if answers.everyone else list(answers.asked),
+        late={client: question.round + 1 for client, question in answers.late.items() if client not in refused},
+        chosen_for={client: why for client, why in answers.asked.items() if why},
+        client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )
 
 

@@ -12,7 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from holdfast.by_post import Outcome, model_bytes, train
-from holdfast.cli.digesting import Recipe, Sender, digest_app, make
+from holdfast.cli.digest_making import Recipe, Sender, make
+from holdfast.cli.digesting import digest_app
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import load_tensors
 from holdfast.data.named import load_task

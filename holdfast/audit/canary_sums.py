@@ -23,7 +23,8 @@ from holdfast.audit.canary_digests import both_ways, held
 from holdfast.audit.statistics import Membership, gaussian_auc
 from holdfast.audit.tradeoff import Array, Audit
 from holdfast.context import About
-from holdfast.data.kinds import Classes, Hazards, Kind, Labels, kind_of
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Hazards, Labels, kind_of
 from holdfast.digests.release import make_release
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import UNIT, bounds_of, open_sums, targets_of

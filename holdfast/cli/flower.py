@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -152,7 +152,7 @@ def site(
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
     from holdfast.digests.origin import load_key
-    from holdfast.flower.deploy.joining import News, check_address, check_certificate, check_key
+    from holdfast.flower.deploy.joining import check_address, check_certificate, check_key
     from holdfast.flower.deploy.local import Local
     from holdfast.flower.deploy.policy import carry_privacy, draw_token, read_site_policy
     from holdfast.flower.engine.sites import check_names
@@ -162,7 +162,9 @@ def site(
     check_address(superlink)
     if not insecure and (ca is None or key is None):
         raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
-    for path in (ca, key, policy, signing_key, data, app, table, schema, records):
+    own = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
+    given = {word: path for word, path in {**own, "signing-key": signing_key}.items() if path is not None}
+    for path in (ca, key, app, *given.values()):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
     if ca is not None and key is not None:
@@ -174,32 +176,36 @@ def site(
         carry_privacy(read_site_policy(policy), folder / "sites" / name)
     if table is not None and schema is not None:
         refuse_misfit(schema, table)
-    given = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
-    given["signing-key"] = signing_key
-    config = {word: str(path.resolve()) for word, path in given.items() if path is not None}
+    config = {word: str(path.resolve()) for word, path in given.items()}
     draw_token(folder / "sites" / name)
     if device is not None:
         choose_device(device)
         config["device"] = device
-    console = screen(wrap=True)
     if insecure:
-        console.print(WARNING)
-    here = Local(folder.resolve(), secure=not insecure)
-    news = News(here.log(name), name, superlink)
+        screen(wrap=True).print(WARNING)
     end_on_term()
+    here = Local(folder.resolve(), secure=not insecure)
     try:
         here.start_node(name, superlink, ca, key, config, app)
-        console.print(f"{name} goes to the SuperLink at {superlink}; it logs to {here.log(name)}. Ctrl-C ends it.")
-        while all(process.poll() is None for process in here.processes.values()):
-            for sentence in news.read():
-                if wants_json():
-                    tell(logging.getLogger("holdfast"), sentence, event="site", site=name)
-                else:
-                    console.print(sentence, markup=False)
-            time.sleep(0.5)
-        raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
+        tell_news(here, name, superlink)
     finally:
         here.close()
+
+
+def tell_news(here: Local, name: str, superlink: str) -> NoReturn:
+    """Say how a site fares for as long as its processes run; that they end by themselves is an error."""
+    from holdfast.flower.deploy.joining import News
+
+    console, news = screen(wrap=True), News(here.log(name), name, superlink)
+    console.print(f"{name} goes to the SuperLink at {superlink}; it logs to {here.log(name)}. Ctrl-C ends it.")
+    while all(process.poll() is None for process in here.processes.values()):
+        for sentence in news.read():
+            if wants_json():
+                tell(logging.getLogger("holdfast"), sentence, event="site", site=name)
+            else:
+                console.print(sentence, markup=False)
+        time.sleep(0.5)
+    raise HoldfastError(f"{name} ended by itself: {last_line(here.log(name))}")
 
 
 def refuse_misfit(schema: Path, table: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import Classes, Kind, Loss
+from holdfast.data.contract import Kind, Loss
+from holdfast.data.kinds import Classes
 from holdfast.data.metrics import Metric, right_or_wrong
 from holdfast.data.tables.schema import Schema
 

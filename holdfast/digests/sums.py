@@ -19,7 +19,8 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors
-from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival, kind_of
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival, kind_of
 from holdfast.data.survival import interval_targets
 from holdfast.digests.compact import sha256_of
 from holdfast.privacy.claim import Claim, only_mixing

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import State, Tensors
-from holdfast.data.kinds import Kind, kind_of
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import kind_of
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.received import noise_variance, opened, scaled, share_of

@@ -20,7 +20,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from holdfast.data.kinds import Counts, Kind, Regression
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Counts, Regression
 from holdfast.data.task import Samples
 from holdfast.privacy.claim import PATIENT, RECORD, Claim
 

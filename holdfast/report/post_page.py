@@ -9,7 +9,8 @@ from typing import Any
 
 from holdfast.by_post import Outcome, Posted
 from holdfast.data.kinds import kind_of
-from holdfast.report.privacy_page import STYLE, html_rows, number
+from holdfast.report.privacy_page import STYLE, html_rows
+from holdfast.report.privacy_rows import number
 from holdfast.report.privacy_words import Row
 
 Section = tuple[str, Sequence[Row], str]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.types import not_there
-from holdfast.data.kinds import KINDS, Hazards, Kind
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import KINDS, Hazards
 from holdfast.data.metrics import Measure
 from holdfast.record import Record
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError, plain
 from holdfast.core.types import State
 from holdfast.data.class_metrics import confidence
-from holdfast.data.kinds import Classes, Counts, Kind, Labels, Regression, Survival
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Counts, Labels, Regression, Survival
 from holdfast.data.ranking_metrics import area, columns
 from holdfast.data.survival import kaplan_meier, risk_of
 from holdfast.learning.loop import outputs_of

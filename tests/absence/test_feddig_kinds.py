@@ -11,7 +11,8 @@ from sklearn.linear_model import PoissonRegressor
 
 import holdfast
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import Counts, Hazards, Kind, Labels, Regression, Survival
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Counts, Hazards, Labels, Regression, Survival
 from holdfast.data.survival import interval_targets
 from holdfast.data.tables.schema import schema_from
 from holdfast.data.task import Samples, Task

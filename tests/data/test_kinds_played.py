@@ -16,7 +16,8 @@ from torch import Tensor
 import holdfast
 from holdfast.cli import main
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival, kind_of
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival, kind_of
 from holdfast.data.losses import Focal, Huber, LabelFocal, Weighted
 from holdfast.data.survival import Cox
 from holdfast.runs.build import make_plan

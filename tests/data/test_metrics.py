@@ -21,7 +21,8 @@ from holdfast.data.class_metrics import (
     Specificity,
     best_threshold,
 )
-from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival
 from holdfast.data.metrics import CountMae, Deviance, Metric, value_of
 from holdfast.data.ranking_metrics import Auprc, Auroc
 from holdfast.data.survival import CIndex

@@ -15,7 +15,8 @@ from torch import Tensor
 import holdfast
 from holdfast.core.errors import HoldfastError
 from holdfast.data.class_metrics import F1, BalancedAccuracy, Brier
-from holdfast.data.kinds import Classes, Kind, Regression, Survival
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Regression, Survival
 from holdfast.data.metrics import R2, Accuracy, Mae, Metric, Rmse, weighted_sums
 from holdfast.data.ranking_metrics import Auprc, Auroc
 from holdfast.data.survival import CIndex

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from holdfast.audit.findings import as_json, examine
 from holdfast.audit.target import subject_of, subject_of_file
 from holdfast.cli.digest_facts import facts_of
-from holdfast.cli.digesting import Recipe, digest_app, make
+from holdfast.cli.digest_making import Recipe, make
+from holdfast.cli.digesting import digest_app
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import load_task
 from holdfast.digests.digest import load_digest

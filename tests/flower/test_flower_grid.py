@@ -26,7 +26,8 @@ from holdfast.core.types import Absent, Late, Message, Reply
 from holdfast.flower.deploy.policy import fingerprint_of
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.deadline import Deadline
-from holdfast.flower.engine.federation import GridFederation, Wire
+from holdfast.flower.engine.exchange import Wire
+from holdfast.flower.engine.federation import GridFederation
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites, usual_names

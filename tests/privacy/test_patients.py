@@ -16,7 +16,8 @@ from holdfast.audit.findings import as_json, examine
 from holdfast.audit.target import subject_of
 from holdfast.context import About
 from holdfast.core.errors import HoldfastError
-from holdfast.data.kinds import Classes, Hazards, Kind, Regression
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Hazards, Regression
 from holdfast.data.natural import given_parts
 from holdfast.data.task import Samples, Task
 from holdfast.digests.release import claim_of, make_release

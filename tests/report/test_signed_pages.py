@@ -20,7 +20,8 @@ from holdfast.data.named import HEART_FILE
 from holdfast.digests.origin import make_key
 from holdfast.flower.deploy.keys import make_keys
 from holdfast.report.pdf import HEIGHT, MARGIN, WIDTH, width_of
-from holdfast.report.privacy_page import on_paper, sections
+from holdfast.report.privacy_page import on_paper
+from holdfast.report.privacy_rows import sections
 
 STUDY = """
 task = "heart.toml"

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.data.kinds import Classes, Counts, Hazards, Kind, Labels, Regression, Survival
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import Classes, Counts, Hazards, Labels, Regression, Survival
 from holdfast.data.task import Samples, Task
 from holdfast.runs.experiment import Experiment, from_table
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, plain
 from holdfast.core.files import make_folder, write_file
-from holdfast.data.kinds import KINDS, Hazards, Kind
+from holdfast.data.contract import Kind
+from holdfast.data.kinds import KINDS, Hazards
 from holdfast.data.natural import stratified
 from holdfast.data.tables.encode import PARTS, Encoded, encode
 from holdfast.data.tables.reader import SUFFIXES, column_names, read_cells

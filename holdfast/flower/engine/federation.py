@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr.app import Message as Packet
@@ -21,8 +20,9 @@ from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
 from holdfast.core.types import Absent, Late, Message, Reply, has_withdrawn
 from holdfast.flower.engine.answers import GONE, awaits, read_answer
-from holdfast.flower.engine.codec import BOUND, Letter, decode, encode, wire_size
+from holdfast.flower.engine.codec import Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
+from holdfast.flower.engine.exchange import Exchange, Wire
 from holdfast.flower.engine.heads import HEADS, Heads
 from holdfast.flower.engine.sites import Sites
 from holdfast.flower.engine.waits import MOST, pace
@@ -35,30 +35,6 @@ OTHER = "query.job"
 ASK_AGAIN = 10.0  # seconds: a site that waits for approval
 GREET_AGAIN = 15.0  # seconds: a greeting may be lost with the process that took it
 FORGET = 3600.0  # seconds for which Flower keeps a message that nobody takes
-
-
-@dataclass(frozen=True)
-class Wire:
-    """How messages travel."""
-
-    half_up: bool = False  # updates as float16
-    half_down: bool = False  # the model as float16
-    bound: int = BOUND  # bytes of a message
-    poll: float = 0.1  # seconds between two looks for replies, at first; a long wait is looked at less often
-
-
-@dataclass
-class Exchange:
-    """One question to many, while it is open."""
-
-    start: float
-    waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
-    sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
-    lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
-    answers: dict[int, Reply | Absent] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)  # of the replies
-    bytes_down: int = 0
-    bytes_up: int = 0
 
 
 class GridFederation:

@@ -38,7 +38,8 @@ from holdfast.flower.deploy.policy import fingerprint_of
 from holdfast.flower.deploy.signing import SignedFederation
 from holdfast.flower.engine.codec import BOUND
 from holdfast.flower.engine.deadline import Deadline
-from holdfast.flower.engine.federation import GridFederation, Wire
+from holdfast.flower.engine.exchange import Wire
+from holdfast.flower.engine.federation import GridFederation
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites, usual_names

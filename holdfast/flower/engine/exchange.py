@@ -1,0 +1,32 @@
+"""One question to many sites over a Flower grid, while it is open, and how its messages travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.core.types import Absent, Message, Reply
+from holdfast.flower.engine.codec import BOUND
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How messages travel."""
+
+    half_up: bool = False  # updates as float16
+    half_down: bool = False  # the model as float16
+    bound: int = BOUND  # bytes of a message
+    poll: float = 0.1  # seconds between two looks for replies, at first; a long wait is looked at less often
+
+
+@dataclass
+class Exchange:
+    """One question to many, while it is open."""
+
+    start: float
+    waiting: dict[int, Message] = field(default_factory=dict)  # clients that have not been sent their message yet
+    sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
+    lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
+    answers: dict[int, Reply | Absent] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)  # of the replies
+    bytes_down: int = 0
+    bytes_up: int = 0

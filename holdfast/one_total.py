@@ -34,7 +34,7 @@ def learn_sums(exchange: Exchange, options: ReleaseOptions, clients: Sequence[in
     k, bounds = about.feature_shape[0], bounds_in(about)
     asked = (options.true_epsilon, options.delta, k, bounds)
     total = exchange.total(SUMS, exchange.join(SUMS, clients), partial(totals.layout_of, total_sums.parts(*asked)), {})
-    noise = total_sums.deviation(*asked, len(total.members), total.counted - secure.colluding)
+    noise = total_sums.deviation(*asked, len(total.members), total.honest)
     sums, range = total_sums.sums_of(total.values, k, bounds), options.target_range or UNIT
     claim = claim_of_total(options, about, secure)
     digest = SumDigest(sums, about.kind, about.classes, total.records, range, noise, claim)
@@ -50,7 +50,7 @@ def learn_moments(exchange: Exchange, options: ReleaseOptions, clients: Sequence
     first, second, _, _ = totals.scales_for(options.true_epsilon, options.delta, k)
     known = exchange.join(1, clients)
     one = exchange.total(1, known, partial(totals.layout_of, totals.parts(1, first, second, classes, k)), {})
-    noise = totals.deviations(first, second, len(one.members), one.counted - secure.colluding)
+    noise = totals.deviations(first, second, len(one.members), one.honest)
     early = totals.first_of(one.values, classes)
     centres = centres_of(early, noise)
     told = {"means": torch.from_numpy(centres.means), "radii": torch.from_numpy(centres.radii)}

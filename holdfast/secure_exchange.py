@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.client.secure_sum import JOIN, LETTER, SECURE_SUM, SumReply, SumRequest, as_tensor, terms_of
+from holdfast.client.secure_sum import (
+    JOIN,
+    LETTER,
+    SECURE_SUM,
+    UPDATE,
+    SumReply,
+    SumRequest,
+    as_tensor,
+    terms_of,
+    told_hash,
+)
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
@@ -49,7 +59,7 @@ class Exchange:
         return {client: key.hex() for client, key in keys.items() if len(key) == KEY}
 
     def total(self, stage: int, known: Mapping[int, str], layout_for: Callable[[int], Layout], told: Tensors) -> Total:
-        """One stage's total, taken anew without those who failed it."""
+        """One stage's total, taken anew without those who failed it; `told` is what all members know, and sign for."""
         left, attempt = dict(known), 0
         while True:
             try:
@@ -70,14 +80,16 @@ class Exchange:
     ) -> Total:
         method, secure = self.method, self.method.secure
         assert secure is not None
-        terms = terms_of(method.bench.about, method.seed, secure, self.round, stage, attempt, known)
+        hashed = told_hash(told)
+        terms = terms_of(method.bench.about, method.seed, secure, self.round, stage, attempt, known, hashed)
 
         def ask(step: str, questions: Mapping[int, Question]) -> dict[int, Answer]:
             messages = []
             for client, question in sorted(questions.items()):
                 letters = {str(other): as_tensor(letter) for other, letter in question.letters.items()}
-                centres, present = told if step == "masked" else {}, list(question.present)
-                members = {str(member): key for member, key in known.items()} if step == "keys" else {}
+                first, present = step == "keys", list(question.present)
+                members = {str(member): key for member, key in known.items()} if first else {}
+                centres = told if first and stage != UPDATE else {}  # a model was sent before, to train on
                 request = SumRequest(step, stage, attempt, members, present, question.records, letters, centres)
                 messages.append(SECURE_SUM.message(client, self.round, request))
             return self._ask(messages)

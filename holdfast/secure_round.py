@@ -47,7 +47,7 @@ def learn_mean(
     secure = method.secure
     assert secure is not None
     numbers = sum(weight.numel() for weight in state.model.values())
-    total = exchange.total(UPDATE, trained, partial(updates.layout_of, numbers, secure.clip), {})
+    total = exchange.total(UPDATE, trained, partial(updates.layout_of, numbers, secure.clip), state.model)
     weights = weights_in(total, method)
     mean = updates.mean_of(total.values, state.model, sum(weights.values()), secure.clip)
     if moved := [name for name in method.frozen() if mean.delta[name].any()]:

@@ -59,8 +59,9 @@ class Client(Owner):
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest
     keyring: Keyring | None = None  # a real site's keys for secure sums; none: simulated ones
-    desk: dict[tuple[int, int, int], Member] = field(default_factory=dict)  # secure sums, by round, stage and attempt
-    learnt: dict[int, Whole] = field(default_factory=dict)  # of this round, for a secure sum of updates
+    desk: dict[tuple[int, int, int], tuple[Member, Tensors]] = field(default_factory=dict)  # secure sums, by round,
+    # stage and attempt, each with what all members were told
+    learnt: dict[int, tuple[str, Whole]] = field(default_factory=dict)  # of this round: from which model, and what
     paid: list[bool] = field(default_factory=list)  # whether a second stage is paid for
     opened_sums: dict[str, tuple[int, ...]] = field(default_factory=dict)  # those that it knows of
     home: Tensors = field(default_factory=dict)  # weights and buffers that do not travel, as they are at first

@@ -21,9 +21,10 @@ from holdfast.client.train import samples_in
 from holdfast.context import About, Context
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
-from holdfast.core.tensors import bytes_of
+from holdfast.core.tensors import bytes_of, half_of
 from holdfast.core.types import Tensors
 from holdfast.data.kinds import kind_of
+from holdfast.digests.compact import sha256_of
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import UNIT, bounds_of, targets_of
 from holdfast.jobs import Job, register
@@ -49,7 +50,10 @@ JOIN = "join"  # the step in which a member says which long-term key is its own
 
 @dataclass(frozen=True)
 class SumRequest:
-    """One step of a sum: who is in it, by long-term key, and what the others sent; for the second stage its centres."""
+    """One step of a sum: who is in it, by long-term key, and what the others sent; for the second stage its centres.
+
+    Who is in it and the centres are told in the step "keys", where all members sign for them.
+    """
 
     step: str
     stage: int
@@ -93,20 +97,24 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
         letters = {int(name): bytes_of(letter) for name, letter in asked.letters.items() if name.isdecimal()}
         if asked.step == "keys":
             known = read_members(asked.members, ring)
-            terms = terms_of(client.about, client.seed, client.secure, round, asked.stage, asked.attempt, known)
+            told = base_in(client, round) if asked.stage == UPDATE else told_hash(asked.centres)
+            terms = terms_of(client.about, client.seed, client.secure, round, asked.stage, asked.attempt, known, told)
             for old in [old for old in client.desk if old[0] != round]:
                 del client.desk[old]
-            client.desk[key] = Member(terms, client.id, ring.signer, opened)
-            return answer(client, client.desk[key].keys())
-        member = client.desk.get(key)
-        if member is None:
+            client.desk[key] = Member(terms, client.id, ring.signer, opened), asked.centres
+            return answer(client, client.desk[key][0].keys())
+        if key not in client.desk:
             raise Refusal("sum", "secure sum: a step was asked for of a sum that was not begun.")
+        member, centres = client.desk[key]
         if asked.step == "shares":
             sealed, commitment = member.shares(letters, asked.records)
             return answer(client, commitment, sealed)
         if asked.step == "masked":
             try:
-                layout, make = layout_of(client, asked.stage, member.extent), partial(vector, client, asked, round)
+                layout, make = (
+                    layout_of(client, asked.stage, member.extent),
+                    partial(vector, client, asked.stage, centres, round),
+                )
                 return answer(client, member.masked(letters, layout, make))
             except Blame as blame:
                 return SumReply({}, len(client.train), blame.member)
@@ -146,6 +154,19 @@ def read_members(told: dict[str, str], ring: Keyring) -> dict[int, str]:
     return known
 
 
+def told_hash(told: Tensors) -> str:
+    """What all members of a sum are told, so that each can sign that it was told the same: weights as they are after
+    a way on which they may travel as float16."""
+    return sha256_of({name: half_of(tensor) for name, tensor in told.items()}, {}) if told else ""
+
+
+def base_in(client: Client, round: int) -> str:
+    """The hash of the model from which the client learnt in a round."""
+    if round not in client.learnt:
+        raise Refusal("sum", "secure sum: an update was asked for of a round in which there was no training.")
+    return client.learnt[round][0]
+
+
 def answer(client: Client, letter: bytes, letters: dict[int, bytes] | None = None) -> SumReply:
     named = {LETTER: letter} if letter else {}
     sent = {**named, **{str(other): content for other, content in (letters or {}).items()}}
@@ -157,12 +178,13 @@ def as_tensor(content: bytes) -> Tensor:
 
 
 def terms_of(
-    about: About, seed: int, secure: SecureSum, round: int, stage: int, attempt: int, known: dict[int, str]
+    about: About, seed: int, secure: SecureSum, round: int, stage: int, attempt: int, known: dict[int, str], told: str
 ) -> Terms:
     """What the members of a sum agree on, by the experiment."""
     experiment = json.dumps([about.task, about.kind, about.classes, about.encoder, seed, asdict(secure)])
     what = {UPDATE: "updates", SUMS: "sums"}.get(stage, f"stage {stage}")
-    return Terms(experiment, f"{what} of round {round + 1}", attempt, known, secure.colluding)
+    dropouts = len(known) if stage == UPDATE else secure.allowed(len(known))  # updates have no noise to be counted on
+    return Terms(experiment, f"{what} of round {round + 1}", attempt, known, secure.colluding, dropouts, told)
 
 
 def options_of(client: Client) -> ReleaseOptions:
@@ -187,30 +209,28 @@ def layout_of(client: Client, stage: int, records: int) -> Layout:
     return totals.layout_of(stage_of(client, stage), records)
 
 
-def vector(client: Client, asked: SumRequest, round: int, honest: int) -> Whole:
+def vector(client: Client, stage: int, told: Tensors, round: int, honest: int) -> Whole:
     """What the client learnt; or a stage of its own records with its share of the noise, paid for."""
     assert client.secure is not None
-    if asked.stage == UPDATE:
-        if round not in client.learnt:
-            raise Refusal("sum", "secure sum: an update was asked for of a round in which there was no training.")
-        return client.learnt[round]
+    if stage == UPDATE:
+        return client.learnt[round][1]
     options, classes = options_of(client), client.about.classes
     samples = samples_in(client, round)
     if not options.large_delta:
         check_delta(options.delta, len(samples.labels), "absence.delta", "large_delta = true")
-    centres = read_centres(asked.centres, classes, client.about.feature_shape[0]) if asked.stage == 2 else None
-    if asked.stage != 2 or not client.paid:
+    centres = read_centres(told, classes, client.about.feature_shape[0]) if stage == 2 else None
+    if stage != 2 or not client.paid:
         claim = claim_of_total(options, client.about, client.secure)
         what = f"secure sum of {client.about.task}, client {client.id}, round {round + 1}"
         let_out(house_of_client(client), claim, what)
-    client.paid[:] = [True] if asked.stage == 1 else []
+    client.paid[:] = [True] if stage == 1 else []
     z = samples.inputs[-1].double().numpy()
-    if asked.stage == SUMS:
+    if stage == SUMS:
         targets = targets_of(kind_of(client.about.kind), samples.labels, classes, options.target_range or UNIT)
         exact = total_sums.exact(z, targets, bounds_in(client.about))
     else:
         exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
-    return totals.with_share(exact, stage_of(client, asked.stage), honest, system())
+    return totals.with_share(exact, stage_of(client, stage), honest, system())
 
 
 def claim_of_total(options: ReleaseOptions, about: About, secure: SecureSum) -> Claim:

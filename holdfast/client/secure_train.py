@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.client.client import Client
-from holdfast.client.secure_sum import SumReply, answer, keyring_of
+from holdfast.client.secure_sum import SumReply, answer, keyring_of, told_hash
 from holdfast.client.train import TRAIN, TrainRequest, learn_here, refuse_unprotected
 from holdfast.context import Context
 from holdfast.core.failures import Refusal
@@ -52,7 +52,8 @@ class SecureTrain(Job[Client, SecureTrainRequest, SumReply]):
         learnt = learn_here(client, asked.as_training(), round)
         weight = 1 if isinstance(client.trust, Uniform) else len(client.train)
         client.learnt.clear()
-        client.learnt[round] = as_whole(learnt.delta, weight, learnt.loss, client.secure.clip)
+        vector = as_whole(learnt.delta, weight, learnt.loss, client.secure.clip)
+        client.learnt[round] = told_hash(asked.model), vector
         return answer(client, ring.own)
 
 

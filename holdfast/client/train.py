@@ -57,7 +57,7 @@ class Train(Job[Client, TrainRequest, TrainReply]):
     exact = False  # noise, ledger and policy of an update are this job's own concern
 
     def due(self, round: int, client: Client, context: Context) -> bool:
-        return not context.algorithm.one_message
+        return not context.algorithm.one_message and context.secure is None
 
     def check(self, asked: TrainRequest, round: int, client: Client, context: Context) -> None:
         """Refuse to train in another way than the experiment says."""
@@ -71,6 +71,8 @@ class Train(Job[Client, TrainRequest, TrainReply]):
 
     def perform(self, client: Client, asked: TrainRequest, round: int) -> TrainReply:
         """Train; where updates are protected, within the budget, and never twice for one message."""
+        if client.secure is not None:
+            raise Refusal("job", "a single update was asked for, and with secure sums only the members' total leaves.")
         if client.guard is None:
             refuse_unprotected(client)
             return learn_here(client, asked, round)

@@ -37,3 +37,11 @@ def norm_of(tensors: Tensors) -> float:
 def bytes_of(tensor: Tensor) -> bytes:
     """The tensor's values as bytes, whatever its kind."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def half_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A float32 tensor as float16, unless it is too large for that: then it travels whole."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    half = tensor.half()
+    return half if bool((half.isfinite() == tensor.isfinite()).all()) else tensor

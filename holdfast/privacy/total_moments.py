@@ -168,8 +168,8 @@ def total_claim(epsilon: float, delta: float, k: int, colluding: int, source: So
 def promise_of_total(colluding: int) -> tuple[str, str]:
     return (
         "The promise is for the members' total, which is all that the moderator learns.",
-        f"It holds while at most {colluding} of the sum's members are in league with the moderator, drop out of it or "
-        "add no noise, all of these together.",
+        f"It holds while at most {colluding} of the sum's members are in league with the moderator or add no noise; "
+        "whom the moderator says to have dropped out, rightly or not, is counted in.",
     )
 
 

@@ -32,6 +32,8 @@ class Terms:
     attempt: int
     known: Mapping[int, str]  # member -> its long-term public key, hexadecimal
     colluding: int  # t
+    dropouts: int  # members that may drop out once all have shown their keys, or the sum fails
+    told: str = ""  # a hash of what all members work from, such as the model
 
     def __post_init__(self) -> None:
         if len(self.known) < FEWEST:
@@ -43,20 +45,29 @@ class Terms:
 
     @property
     def session(self) -> bytes:
-        said = [self.experiment, self.purpose, self.attempt, sorted(self.known.items()), self.colluding]
+        said = [self.experiment, self.purpose, self.attempt, sorted(self.known.items()), self.colluding, self.dropouts]
+        said.append(self.told)
         return hashlib.sha256(json.dumps(said).encode()).digest()
 
     def threshold(self, members: int) -> int:
-        """Signatures and shares that opening needs.
+        """Signatures and shares that opening needs, of so many members that sent keys.
 
-        >>> [Terms("", "", 0, {i: str(i) for i in range(20)}, 1).threshold(n) for n in (3, 4, 5, 20)]
+        >>> [Terms("", "", 0, {i: str(i) for i in range(20)}, 1, 1).threshold(n) for n in (3, 4, 5, 20)]
         [3, 3, 4, 11]
         """
         return (members + self.colluding) // 2 + 1
 
+    def fewest(self, members: int) -> int:
+        """The shortest list that is opened, of so many members that sent keys: all of them agree on their number."""
+        return max(FEWEST, self.colluding + 2, self.threshold(members), members - self.dropouts)
+
+    def honest(self, members: int) -> int:
+        """Whose noise is in a total for sure, whomever a moderator that is in league with t members says to be gone."""
+        return self.fewest(members) - self.colluding
+
     def check_list(self, present: Collection[int], among: Collection[int], members: int) -> None:
         """Refuse those that are left of a sum's members, if they are too few for the last step or for the noise."""
-        least = max(FEWEST, self.colluding + 2, self.threshold(members), len(among) - self.colluding)
+        least = self.fewest(members)
         if not set(present) <= set(among) or len(present) < least:
             raise Refusal("sum", f"secure sum: a list of {len(present)} members is too short; {least} are needed.")
 
@@ -136,6 +147,8 @@ class Member:
         if len({content[: 2 * KEY] for content in roll.values()}) < len(roll):
             raise Refusal("sum-key", "secure sum: two members have one key.")
         self.terms.check_list(roll, roll, len(roll))
+        if not 0 <= extent < 1 << 62:
+            raise Refusal("sum", f"secure sum: a total of {extent} records was asked for.")
         self.extent = extent
         self._roll, self._hash = dict(roll), roll_hash(self.terms.session, roll, extent)
         places = [member + 1 for member in roll]
@@ -154,7 +167,10 @@ class Member:
         return crypto.agree(self._letters, self._roll[other][:KEY], self._hash + json.dumps(way).encode())
 
     def masked(self, letters: Mapping[int, bytes], layout: Layout, make: Callable[[int], NDArray[np.int64]]) -> bytes:
-        """Its masked vector; `make` gives the vector, told of how many members' noise is sure to be in the total."""
+        """Its masked vector; `make` gives the vector, told of how many members' noise is sure to be in the total.
+
+        That number follows from the keys, on which all agree: who has been sent shares may differ from one to the next.
+        """
         if not self._roll or len(self._held) > 1 or self.id in letters:
             raise Refusal("sum", "secure sum: a masked vector was asked for out of turn.")
         self._refuse_overlap()
@@ -164,7 +180,7 @@ class Member:
             if content is None or len(content) != 2 * SHARE:
                 raise Blame(other)
             self._held[other] = content
-        vector = make(len(self._held) - self.terms.colluding)
+        vector = make(self.terms.honest(len(self._roll)))
         total = vector.astype(np.int64).view(np.uint64) + self_mask(self._self_seed, length_of(layout))
         for other in letters:
             total += pair_mask(self._pairs, self.id, other, self._roll[other], self._hash, len(total))

@@ -66,11 +66,11 @@ class Failed(HoldfastError):
 
 @dataclass(frozen=True)
 class Total:
-    """The sum, whose it is, whose noise is sure to be in it, and who sent something of no use."""
+    """The sum, whose it is, how many members' noise is sure to be in it, and who sent something of no use."""
 
     values: NDArray[np.int64]
     members: tuple[int, ...]
-    counted: int  # members that shared their secrets: noise was made for these, less t
+    honest: int
     faults: Mapping[int, str]
     claims: Mapping[int, int]  # how many records each of its members says it has
 
@@ -113,7 +113,8 @@ def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Tot
     opened = ask("open", {member: Question(signatures, present) for member in signatures})
     shares = {m: a.letters for m, a in opened.items() if set(a.letters) == set(sent)}
     total = unmasked(masked, sent, roll, agreed, shares, threshold, layout, faults)
-    return Total(signed(total, layout), present, len(sent), faults, {member: claims[member] for member in present})
+    counted = {member: claims[member] for member in present}
+    return Total(signed(total, layout), present, terms.honest(len(roll)), faults, counted)
 
 
 def ask_for_keys(terms: Terms, ask: Ask, faults: dict[int, str]) -> tuple[dict[int, bytes], dict[int, int]]:

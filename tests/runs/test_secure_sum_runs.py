@@ -10,7 +10,7 @@ import torch
 
 import holdfast
 from holdfast import Experiment
-from holdfast.client import SECURE_SUM, TrainRequest
+from holdfast.client import SECURE_SUM, SECURE_TRAIN, TRAIN, TrainRequest
 from holdfast.client.digest import DIGEST, DigestRequest
 from holdfast.client.secure_sum import keep_opened, opened_by
 from holdfast.client.train import learn_here
@@ -104,7 +104,19 @@ class Flaky(Inline):
 
 @pytest.fixture(scope="module")
 def plan():
-    return make_plan(experiment())
+    return make_plan(experiment(protect={"name": "secure-sum", "dropouts": 1}))
+
+
+def test_without_dropouts_a_sum_is_taken_anew_and_paid_for_again(tmp_path):
+    """Noise is made for those that are left on the shortest list: nobody may drop out of one of five, by default."""
+    plan = make_plan(experiment())
+    federation = Flaky({id: plan.client(id, plan.model(), tmp_path) for id in range(5)})
+    federation.die = ("masked", 1, 2)
+    _, record = play_round(plan.start(), federation, plan.method)
+    assert [note for note in record.notes if "taken anew without client 2" in note]
+    assert record.absent == {2: "killed"}
+    ledgers = [read_ledger(tmp_path / "clients" / f"{client:04d}" / "privacy-ledger.json") for client in (0, 2)]
+    assert [len(ledger.entries) for ledger in ledgers] == [2, 0]
 
 
 @pytest.mark.parametrize("die", [("shares", 1, 2), ("masked", 2, 2), ("open", 1, 2)])
@@ -132,10 +144,35 @@ def test_all_sums_of_a_client_see_what_one_of_them_opened(plan, tmp_path):
     assert first == again
 
 
-def test_a_single_digest_is_refused(plan):
+def test_a_single_digest_or_update_is_refused(plan):
     client = plan.client(0, plan.model(), None)
     with pytest.raises(Refusal, match="only the members' total leaves"):
         DIGEST.perform(client, DigestRequest(), 0)
+    rounds = make_plan(experiment(**ROUNDS))
+    state, client = rounds.start(), rounds.client(0, rounds.model(), None)
+    assert not TRAIN.due(0, client, rounds.method)
+    with pytest.raises(Refusal, match="only the members' total leaves"):
+        TRAIN.perform(client, TrainRequest(state.model, {}, {}, {}, -1, 0.1, digest=False), 0)
+
+
+class TwoModels(Inline):
+    """Client 2 is sent another model to train on than the others."""
+
+    def ask(self, messages):
+        sent = []
+        for message in messages:
+            other = message.job == SECURE_TRAIN.name and message.client == 2
+            sent.append(replace(message, tensors={n: -t for n, t in message.tensors.items()}) if other else message)
+        return super().ask(sent)
+
+
+def test_who_was_sent_another_model_is_in_no_mean():
+    """The total would else be that of one member's update where the others' model lets theirs vanish."""
+    plan = make_plan(experiment(**ROUNDS))
+    clients = {id: plan.client(id, plan.model(), None) for id in range(5)}
+    _, record = play_round(plan.start(), TwoModels(clients), plan.method)
+    assert sorted(record.weights) == [0, 1, 3, 4]
+    assert list(record.refused) == [2]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def test_a_member_killed_in_a_step(step):
     left = [0, 1, 2, 3, 4] if step in ("sign", "open") else [0, 1, 3, 4]
     assert total.members == tuple(left)
     assert total.values.tolist() == plain(left).tolist()
-    assert set(bench.honest) == {3 if step in ("keys", "shares") else 4}  # those that shared secrets, less t
+    # Those on the shortest list that members sign, less t: 4 of 5 that sent keys, and 3 of 4.
+    assert set(bench.honest) == {2 if step == "keys" else 3}
 
 
 def test_two_killed_at_once_are_more_than_its_noise_was_made_for():
@@ -54,6 +55,36 @@ def test_two_killed_at_once_are_more_than_its_noise_was_made_for():
     seven = {m: VECTORS[m % 5] for m in range(7)}
     total = Bench(seven, before=drop("masked", 1, 2)).take(terms_of(seven, t=2))
     assert total.values.tolist() == plain([0, 3, 4, 0, 1]).tolist()
+
+
+def test_noise_is_enough_although_the_moderator_says_that_honest_members_dropped_out():
+    """In league with t members, which add none, it leaves as many honest ones out as the others stand.
+
+    Each share has the variance 1 / honest of what the total needs: those of the honest members on the list make it up.
+    """
+    for members, t, dropouts in [(4, 1, 0), (4, 1, 1), (7, 2, 2), (20, 1, 1)]:
+        some = {m: VECTORS[m % 5] for m in range(members)}
+        bench = Bench(some, before=drop("masked", *range(members - dropouts, members)))
+        total = bench.take(terms_of(some, t, dropouts=dropouts))
+        assert min(bench.honest) == max(bench.honest) == total.honest
+        assert len(set(total.members) - set(range(t))) >= total.honest
+    with pytest.raises(Failed, match="a list of 3 members is too short; 4 are needed"):
+        Bench({m: VECTORS[m] for m in range(4)}, before=drop("masked", 3)).take(terms_of(range(4), dropouts=0))
+
+
+def test_members_that_were_told_different_things_have_no_sum(monkeypatch):
+    """Model inconsistency (Pasquini et al. 2022): the others' updates vanish, so the total would be one's."""
+    bench = Bench(VECTORS)
+    usual = bench.answer
+
+    def answer(step, member, question):
+        bench.terms = dataclasses.replace(terms_of(VECTORS), told="model" if member == 2 else "dead model")
+        return usual(step, member, question)
+
+    monkeypatch.setattr(bench, "answer", answer)
+    total = bench.take(dataclasses.replace(terms_of(VECTORS), told="dead model"))
+    assert total.members == (0, 1, 3, 4)  # nobody takes the victim's keys
+    assert "member 2" in total.faults[2]
 
 
 @pytest.mark.parametrize(("members", "t"), [([0, 1], 0), ([0], 0), (range(5), 4), (range(3), -1)])

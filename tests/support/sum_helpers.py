@@ -16,9 +16,9 @@ LAYOUT = [(3, 20), (4, 33)]
 Hook = Callable[[str, dict[int, Any]], Mapping[int, Any]]
 
 
-def terms_of(members: Any, t: int = 1, purpose: str = "counts", attempt: int = 0) -> Terms:
+def terms_of(members: Any, t: int = 1, purpose: str = "counts", attempt: int = 0, dropouts: int | None = None) -> Terms:
     known = {m: simulated_key(0, m).public_key().public_bytes_raw().hex() for m in members}
-    return Terms("experiment", purpose, attempt, known, t)
+    return Terms("experiment", purpose, attempt, known, t, t if dropouts is None else dropouts)
 
 
 class Bench:

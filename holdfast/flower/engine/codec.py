@@ -16,6 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.tensors import half_of
 from holdfast.core.types import Message, Reply, Scalars, Tensors, size
 from holdfast.engines.arena import DTYPES
 from holdfast.flower.engine.compact import INT8, bytes_in, compact, expand
@@ -198,14 +199,6 @@ def fits(entry: object, group: str) -> bool:
     if dtype == "float32" and group in COMPACT and bytes_in(sent_as, math.prod(shape)) is not None:
         return True
     return sent_as in (dtype, *(["float16"] if dtype == "float32" and group in HALVES else []))
-
-
-def half_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A float32 tensor as float16, unless it is too large for that: then it travels whole."""
-    if tensor.dtype != torch.float32:
-        return tensor
-    half = tensor.half()
-    return half if bool((half.isfinite() == tensor.isfinite()).all()) else tensor
 
 
 def as_sent(tensors: Tensors, halve: bool) -> Tensors:

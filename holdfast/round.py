@@ -29,6 +29,7 @@ from holdfast.core.types import (
     size,
 )
 from holdfast.core.validate import all_finite, bounded_buffers, validate
+from holdfast.first_gradients import Opening, open_round
 from holdfast.method import Method
 from holdfast.one_exchange import exchange_digests, exchange_total
 from holdfast.record import Clock, Record
@@ -49,8 +50,10 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         return play_secure_round(state, federation, method)
     clock = Clock()
     asked = select(method.selection, federation.clients, state, method.seed)
+    opening = open_round(state, federation, asked, method)  # nothing, or Mime: a gradient that all step along
+    state = opening.state
     stand_ins = method.absence.stand_ins(state, asked, method)  # a digest answers for a missing client, meanwhile
-    answers = ask(state, federation, asked, method)
+    answers = ask(opening, federation, asked, method)
     clock.lap("clients")
 
     updates, refused, claims = validate(
@@ -105,19 +108,22 @@ class Answers:
     heard: Sequence[Reply]
     absent: Mapping[int, str]  # client -> reason
     late: Mapping[int, Message]  # the question of an earlier round that a reply answers
+    opening: Opening
 
     @property
     def withdrawn(self) -> set[int]:
         return {client for client, why in self.absent.items() if has_withdrawn(why)}
 
 
-def ask(state: State, federation: Federation, asked: Mapping[int, str], method: Method) -> Answers:
+def ask(opening: Opening, federation: Federation, asked: Mapping[int, str], method: Method) -> Answers:
     """Send the model to those who are asked, and sort what comes back."""
-    messages = train_messages(state, asked, method)
+    state = opening.state
+    messages = train_messages(state, [client for client in asked if client not in opening.absent], method)
     replies, late = method.late.take(federation.ask(messages), state.round)  # also a slow client's of an earlier round
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
-    return Answers(asked, len(asked) == len(federation.clients), messages, heard, absent, late)
+    everyone = len(asked) == len(federation.clients)
+    return Answers(asked, everyone, messages, heard, {**opening.absent, **absent}, late, opening)
 
 
 def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
@@ -203,7 +209,7 @@ def written(
     method: Method,
 ) -> Record:
     """What is written down of the round, which is counted from 1."""
-    heard = answers.heard
+    heard, opening = answers.heard, answers.opening
     loss, finite = mean_loss([reply for reply in heard if reply.client not in refused])
     received = [message for message in answers.messages if message.client not in answers.absent]
     return Record(
@@ -216,8 +222,8 @@ def written(
         credibility=judged.credibility,
         suspects=suspects,
         loss=loss,
-        bytes_up=judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
-        bytes_down=judged.bytes_down + sum(size(message.tensors) for message in received),
+        bytes_up=opening.bytes_up + judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
+        bytes_down=opening.bytes_down + judged.bytes_down + sum(size(message.tensors) for message in received),
         seconds=clock.laps,
         notes=[*notes, *([] if finite else [NO_FINITE_LOSS])],
         asked=None if answers.everyone else list(answers.asked),

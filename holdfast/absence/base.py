@@ -81,6 +81,10 @@ class AbsencePolicy:
         """What the digests that are believed say, as samples, for trust rules that hear them."""
         return {}
 
+    def recall_samples(self, state: State, context: Context, client: int) -> tuple[Samples, int] | None:
+        """The samples on which an absent client's stand-in trains, and how many they count as; none: it has none."""
+        return None
+
     def stand_ins(self, state: State, asked: Collection[int], context: Context) -> NoStandIns:
         """Start what stands in for the clients asked that were away in the last round, while the others train."""
         return NoStandIns()

@@ -179,11 +179,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
 
     def recall(self, state: State, context: Context, client: int) -> Update:
         """Lines 14-16: the update of an absent client, synthesised from its digest."""
-        [digest] = self.stand_in_digests(context, state, [client])
+        samples, count = self.samples_in_place(state, context, client)
         bench, algorithm = context.bench, context.algorithm
-        samples = Samples((digest.features,), digest.labels)
-        if bench.producer is not None:
-            samples = Samples((guide(bench.producer, state, digest.features), digest.features), digest.labels)
         learnt = learn(
             bench.model,
             samples,
@@ -197,9 +194,17 @@ class FedDig(ReleaseOptions, AbsencePolicy):
             order=rng(context.seed, state.round, client, "batches"),
             chance=seed_of(context.seed, state.round, client, "model"),
         )
-        return Update(
-            client, learnt.delta, digest.samples, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra
-        )
+        return Update(client, learnt.delta, count, learnt.steps, learnt.buffers, synthetic=True, extra=learnt.extra)
+
+    def recall_samples(self, state: State, context: Context, client: int) -> tuple[Samples, int] | None:
+        return self.samples_in_place(state, context, client) if client in self.believed(state) else None
+
+    def samples_in_place(self, state: State, context: Context, client: int) -> tuple[Samples, int]:
+        """What an absent client's digest says, as samples, and how many records it stands for."""
+        [digest] = self.stand_in_digests(context, state, [client])
+        features, producer = digest.features, context.bench.producer
+        inputs = (features,) if producer is None else (guide(producer, state, features), features)
+        return Samples(inputs, digest.labels), digest.samples
 
     def stand_in_digests(
         self, context: Context, state: State, clients: Sequence[int], teach: bool = True

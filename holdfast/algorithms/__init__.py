@@ -12,11 +12,24 @@ from holdfast.algorithms.feddyn import FedDyn
 from holdfast.algorithms.fednova import FedNova
 from holdfast.algorithms.fedprox import FedProx
 from holdfast.algorithms.lac import Lac
+from holdfast.algorithms.mime import Mime
 from holdfast.algorithms.mimelite import MimeLite
 from holdfast.algorithms.oneshot import OneShot
 from holdfast.algorithms.scaffold import Scaffold
 
-__all__ = ["ALGORITHMS", "AdaBest", "FedAvg", "FedBN", "FedDyn", "FedNova", "FedProx", "Lac", "MimeLite", "Scaffold"]
+__all__ = [
+    "ALGORITHMS",
+    "AdaBest",
+    "FedAvg",
+    "FedBN",
+    "FedDyn",
+    "FedNova",
+    "FedProx",
+    "Lac",
+    "Mime",
+    "MimeLite",
+    "Scaffold",
+]
 
 ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -26,6 +39,7 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "adabest": AdaBest,
     "scaffold": Scaffold,
     "lac": Lac,
+    "mime": Mime,
     "mimelite": MimeLite,
     "fedbn": FedBN,
     "oneshot": OneShot,

@@ -2,9 +2,10 @@
 
     w <- w + sum_i a_i (w_i - w),   sum_i a_i = 1
 
-An algorithm is what happens at seven moments; FedAvg does the least at each, and the others change one or two:
+An algorithm is what happens at eight moments; FedAvg does the least at each, and the others change one or two:
 
     begin       before round 1: the moderator's memory
+    agreed      at the moderator, before the training: what it does with all clients' gradients, if it asks for them
     objective   at a client, before its steps: what it minimises
     stepping    at a client, before its steps: how they are taken
     correction  at a client, each step: what is added to the gradient
@@ -56,6 +57,7 @@ class FedAvg:
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
     needs_fresh_start: ClassVar[bool] = False  # whether optimisers must begin anew in each round
     needs_gradient: ClassVar[bool] = False  # whether clients work out the gradient over all of their samples
+    asks_gradients: ClassVar[bool] = False  # whether they are asked for it before they train
 
     def fitted(self, network: nn.Module) -> Self:
         """The algorithm once it has seen the run's network, before round 1."""
@@ -71,6 +73,10 @@ class FedAvg:
 
     def begin(self, model: Tensors) -> Tensors:
         return {}
+
+    def agreed(self, server: Tensors, gradient: Tensors) -> Tensors:
+        """The moderator's memory with the mean of all gradients, where they are asked for before the training."""
+        return server
 
     def stepping(self, learning: Learning, server: Tensors) -> Learning:
         """How a client's steps are taken: as the experiment says, or otherwise."""

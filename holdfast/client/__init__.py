@@ -6,6 +6,7 @@ A job that another part asks for is declared there (`trust/testing.py`), not her
 from holdfast.client.client import Client, check_open, perform
 from holdfast.client.digest import DIGEST, DigestReply, DigestRequest
 from holdfast.client.evaluate import EVALUATE, EvaluateReply, EvaluateRequest
+from holdfast.client.gradient import GRADIENT, GradientReply, GradientRequest
 from holdfast.client.scale import SCALE, ScaleReply, ScaleRequest
 from holdfast.client.secure_sum import SECURE_SUM, SumReply, SumRequest
 from holdfast.client.secure_train import SECURE_TRAIN, SecureTrainRequest
@@ -14,6 +15,7 @@ from holdfast.client.train import TRAIN, TrainReply, TrainRequest, samples_in
 __all__ = [
     "DIGEST",
     "EVALUATE",
+    "GRADIENT",
     "SCALE",
     "SECURE_SUM",
     "SECURE_TRAIN",
@@ -23,6 +25,8 @@ __all__ = [
     "DigestRequest",
     "EvaluateReply",
     "EvaluateRequest",
+    "GradientReply",
+    "GradientRequest",
     "ScaleReply",
     "ScaleRequest",
     "SecureTrainRequest",

@@ -81,9 +81,14 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
+def undisturbed(device: torch.device) -> AbstractContextManager[object]:
+    """What draws in it draws what comes after it, too: the generators are left as they were."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """A network's own chance (dropout) drawn from this seed, on any device; the generators are left as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with undisturbed(device):
         torch.manual_seed(seed)
         yield

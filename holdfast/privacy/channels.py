@@ -31,7 +31,9 @@ class Channel:
 CHANNELS = {
     channel.name: channel
     for channel in (
-        Channel("update", "the change of the model's weights", ("delta", "extra", "signature"), bounded=NOISED),
+        Channel(
+            "update", "the change of the model's weights", ("delta", "extra", "gradient", "signature"), bounded=NOISED
+        ),
         Channel("buffers", "the model's buffers, such as the statistics of batch norms", ("buffers",)),
         Channel("digest", "the digest of its records", ("digest", "sum", "blamed"), bounded=NOISED),
         Channel("loss", "the mean training loss", ("loss",)),

@@ -21,6 +21,7 @@ NAMES = {
     "adabest": "AdaBest",
     "scaffold": "SCAFFOLD",
     "lac": "LAC",
+    "mime": "Mime",
     "mimelite": "MimeLite",
     "feddig": "FedDig",
     "fedtest": "FedTest",

@@ -43,9 +43,9 @@ def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Modul
             f"optimizer: {experiment.algorithm} needs one that begins anew each round and says how far it carries a "
             f"gradient, which {experiment.optimizer} does not; choose 'sgd', 'adam' or 'adamw', without keep."
         )
-    if algorithm.needs_gradient and experiment.protect.name != "none":
+    if (algorithm.needs_gradient or algorithm.asks_gradients) and experiment.protect.name != "none":
         raise HoldfastError(
-            f"protect: {experiment.algorithm} sends an exact gradient with each update; choose another algorithm."
+            f"protect: {experiment.algorithm} has clients send exact gradients; choose another algorithm."
         )
     if isinstance(optimizer, Adam) and experiment.momentum != Experiment.momentum:
         raise HoldfastError(f"momentum is of 'sgd', and {experiment.optimizer} has beta1 in its place; leave it out.")
@@ -158,6 +158,7 @@ def check_late(experiment: Experiment, method: Method) -> None:
     faults = {
         "clients keep something from round to round, which a late update would tear apart": keeps,
         f"{experiment.algorithm} sends more with an update, which is of its own round": bool(extra),
+        f"{experiment.algorithm} has clients agree on a gradient of its own round": method.algorithm.asks_gradients,
         f"trust {experiment.trust} has clients test updates against the model that they started from": (
             method.trust.testing(0) is not None
         ),

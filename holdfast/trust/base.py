@@ -113,6 +113,11 @@ def check_rule(rule: Trust, name: str, context: Context) -> None:
             f"trust {name!r} has clients test each other's models, of which {type(context.algorithm).__name__} sends a "
             "part only; choose another rule, or an algorithm that sends all."
         )
+    if context.algorithm.asks_gradients and rule.testing(0) is not None:
+        raise HoldfastError(
+            f"trust {name!r} has clients test updates, and {type(context.algorithm).__name__} averages gradients "
+            "before there are any; take mimelite, or a rule that goes by the updates themselves, such as krum."
+        )
     why = context.algorithm.needs_each_update
     if not why and context.algorithm.extra(shared(context.algorithm, weights_of(context.bench.model))):
         why = "sends more with each"

@@ -27,6 +27,8 @@ RIVALS: dict[str, dict[str, str]] = {
     },
     "trust": {
         "foolsgold": "holdfast.rivals.foolsgold:FoolsGold",
+        "flame": "holdfast.rivals.flame:Flame",
+        "crowdguard": "holdfast.rivals.crowdguard:CrowdGuard",
     },
 }
 

@@ -24,11 +24,16 @@ Layout = Literal["channels-last", "plain"]
 
 @dataclass(frozen=True)
 class Cnn(Model):
-    """conv 32, conv 64, fc 128: the network of most federated papers, with 3x3 kernels."""
+    """conv 32, conv 64, fc 128: the network of most federated papers, with 3x3 kernels; a third is conv 64 again."""
 
     norm: Norm = "group"
     width: int = 32
     hidden: int = 128
+    depth: int = 2  # convolutions
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= 3:
+            raise ValueError(f"depth must be 1, 2 or 3, got {self.depth}.")
 
     def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 8:
@@ -37,20 +42,12 @@ class Cnn(Model):
 
     def trunk(self, shape: Shape) -> list[nn.Module]:
         """Everything but the last layer."""
-        channels, height, width = shape
-        return [
-            nn.Conv2d(channels, self.width, 3, padding=1),
-            nn.MaxPool2d(2),
-            norm_layer(self.norm, self.width),
-            nn.ReLU(),
-            nn.Conv2d(self.width, 2 * self.width, 3, padding=1),
-            nn.MaxPool2d(2),
-            norm_layer(self.norm, 2 * self.width),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(2 * self.width * (height // 4) * (width // 4), self.hidden),
-            nn.ReLU(),
-        ]
+        before, height, width = shape
+        layers: list[nn.Module] = []
+        for after in (self.width, 2 * self.width, 2 * self.width)[: self.depth]:
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(2), norm_layer(self.norm, after), nn.ReLU()]
+            before, height, width = after, height // 2, width // 2
+        return [*layers, nn.Flatten(), nn.Linear(before * height * width, self.hidden), nn.ReLU()]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def opened(asked: TestRequest, measure: str, bounds_buffers: bool) -> TestReques
         raise Refusal("question", "a 'test' relays updates of parts of the model.")
     if bounds_buffers:
         updates = bounded_buffers(updates)
-    if measure == "accuracy":
+    if measure != "help":
         return ask_for_accuracies(asked.model, asked.buffers, updates)
     weights = asked.weights or []
     fine = all(is_number(weight) and 0 <= weight <= 1 for weight in weights)

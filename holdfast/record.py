@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from holdfast.core.logs import tell
 from holdfast.data.metrics import ACCURACY, Measure
 
+NOT_TESTED = "not tested"
+
 
 @dataclass(frozen=True)
 class Record:
@@ -90,7 +92,10 @@ class Clock:
 def tell_round(log: logging.Logger, record: Record, name_of: Callable[[int], str]) -> None:
     """Log a round as an event: what was measured, and who was away, refused or suspected, by name."""
     measure, value = record.measure, record.leading
-    tested = "not tested" if measure is None or value is None else f"{measure.words} {measure.text(value)}"
+    if measure is None or value is None:
+        tested = next((note for note in record.notes if note.startswith(NOT_TESTED)), NOT_TESTED)
+    else:
+        tested = f"{measure.words} {measure.text(value)}"
     people = {
         what: {name_of(client): why for client, why in told.items()}
         for what, told in (("absent", record.absent), ("refused", record.refused), ("suspected", record.suspects))

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from holdfast.core.config import Choice, choose
+from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply
 from holdfast.jobs import job_named
@@ -27,6 +28,7 @@ class Stage:
     rounds: int
     sizes: Sequence[int]  # training samples of each client
     seed: int
+    names: Sequence[str] = ()
 
     @property
     def clients(self) -> range:
@@ -35,6 +37,22 @@ class Stage:
     @property
     def largest(self) -> int:
         return max(self.clients, key=lambda client: self.sizes[client])
+
+    def find(self, client: int | str | None) -> int:
+        """A client by its name or number; without one, the largest.
+
+        >>> stage = Stage(3, [10, 30, 20], 0, ("north", "south", "east"))
+        >>> stage.find("east"), stage.find("0"), stage.find(None)
+        (2, 0, 1)
+        """
+        if client is None:
+            return self.largest
+        if client in self.names:
+            return self.names.index(str(client))
+        if isinstance(client, int) or client.isdecimal():
+            return int(client)
+        known = f"known: {', '.join(self.names)}" if self.names else f"clients are 0 to {len(self.sizes) - 1}"
+        raise HoldfastError(f"scenario: there is no client {client!r}; {known}.")
 
 
 Scenario = Callable[[int, Stage], Collection[int]]
@@ -50,14 +68,16 @@ class Nobody:
 
 @dataclass(frozen=True)
 class Temporary:
-    """The largest client is away from 1/6 to 1/3 of the run.
+    """The largest client, or the one named, is away from 1/6 to 1/3 of the run.
 
     >>> [t for t in range(12) if Temporary()(t, Stage(12, [10, 30, 20], seed=0))]
     [2, 3]
     """
 
+    client: str | None = None
+
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.largest] if stage.rounds / 6 <= round < stage.rounds / 3 else ()
+        return [stage.find(self.client)] if stage.rounds / 6 <= round < stage.rounds / 3 else ()
 
 
 @dataclass(frozen=True)
@@ -71,22 +91,26 @@ class Changed(Temporary):
 
 @dataclass(frozen=True)
 class Forever:
-    """The largest client leaves at 1/6 of the run and never returns."""
+    """The largest client, or the one named, leaves at 1/6 of the run and never returns."""
+
+    client: str | None = None
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.largest] if round >= stage.rounds / 6 else ()
+        return [stage.find(self.client)] if round >= stage.rounds / 6 else ()
 
 
 @dataclass(frozen=True)
 class Never:
-    """The largest client has left before it sent anything: nothing of it can stand in.
+    """The largest client, or the one named, has left before it sent anything: nothing of it can stand in.
 
     >>> [Never()(t, Stage(3, [10, 30, 20], seed=0)) for t in range(3)]
     [[1], [1], [1]]
     """
 
+    client: str | None = None
+
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.largest]
+        return [stage.find(self.client)]
 
 
 @dataclass(frozen=True)
@@ -216,22 +240,22 @@ class Slow:
 
 @dataclass(frozen=True)
 class Intervals:
-    """A list of (client, first round away, first round back); rounds are counted from 1.
+    """A list of (client, first round away, first round back): its name or number, and rounds counted from 1.
 
     >>> [list(Intervals(((1, 2, 4),))(t, Stage(5, [1, 1], seed=0))) for t in range(5)]
     [[], [1], [1], [], []]
     """
 
-    away: tuple[tuple[int, int, int], ...]
+    away: tuple[tuple[int | str, int, int], ...]
 
     def __post_init__(self) -> None:
         for client, first, back in self.away:
-            if client < 0 or not 1 <= first < back:
+            if (isinstance(client, int) and client < 0) or not 1 <= first < back:
                 told = "is not a client, the first round away (counted from 1) and the first round back"
                 raise ValueError(f"[{client}, {first}, {back}] {told}.")
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [client for client, first, back in self.away if first <= round + 1 < back]
+        return [stage.find(client) for client, first, back in self.away if first <= round + 1 < back]
 
 
 @dataclass(frozen=True)

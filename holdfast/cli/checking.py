@@ -71,9 +71,9 @@ def check_file(file: Path, changes: list[str]) -> None:
 def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     """What is learnt, by whom and how, as rows of a table."""
     experiment, task, sizes = plan.experiment, plan.task, plan.stage.sizes
-    shape = "x".join(map(str, task.shape))
+    shape = "x".join(map(str, task.shape)) + (" values" if len(task.shape) == 1 else "")
     kind = task.kind.words(task.classes)
-    yield "task", f"{task.name}: {len(task.train):,} + {len(task.test):,} samples, {kind}, {shape}"
+    yield "task", f"{task.name}: {len(task.train):,} samples + {len(task.test):,} for the test, {kind}, {shape}"
     weights = sum(tensor.numel() for tensor in plan.start().model.values())
     yield "model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round"
     if plan.encoder is not None:

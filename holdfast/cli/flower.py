@@ -83,14 +83,16 @@ def new(
     from holdfast.flower.deploy.app import write_app
     from holdfast.flower.deploy.policy import fingerprint_of
     from holdfast.runs.deal import counted
-    from holdfast.runs.experiment import from_changes, load
+    from holdfast.runs.experiment import from_changes, is_schema, load
 
     usual = ["clients=3", "rounds=12", "absence=feddig"]
     experiment = counted(load(file, set or []) if file else from_changes([*usual, *(set or [])]))
     write_app(folder, experiment)
     console = screen(wrap=True)
     console.print(f"The app is in {folder}; its experiment's fingerprint is {fingerprint_of(experiment)}")
-    console.print(f"Try it out: holdfast flower up {shlex.quote(str(experiment_in(folder)))}")
+    table = is_schema(experiment.task)  # then the app has no data in it
+    if not table or experiment.data is not None:
+        console.print(f"Try it out: holdfast flower up {shlex.quote(str(file if table else experiment_in(folder)))}")
 
 
 @flower_app.command()

@@ -158,7 +158,7 @@ def convert(value: object, hint: Any, key: str) -> Any:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         if type(None) in typing.get_args(hint) and (value is None or value == "none"):
             return None
-        return convert(value, kinds[0], key)
+        return convert(value, type(value) if type(value) in kinds else kinds[0], key)
     if typing.get_origin(hint) is typing.Literal:
         allowed = typing.get_args(hint)
         if value not in allowed:

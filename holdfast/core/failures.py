@@ -31,7 +31,7 @@ SENTENCES = {
     "rounds": "its policy allows no more trainings for this experiment: max_rounds are used",
     "twice": "it was asked something else in this job of this round already",
     "closed": "its policy limits epsilon and does not name this job in `open`",
-    "few": "it has too few records for this",
+    "few": "it has fewer records for this than its policy lets an answer be about (min_records)",
     "unprotected": "its policy lets updates leave only with noise: ask for protect = 'dp-sgd'",
     "budget": "its privacy budget does not allow it; nothing was released",
     "delta": "delta promises too little: it must not exceed 1e-3, nor 1 / records",

@@ -68,16 +68,18 @@ class Measure:
     def number(self, value: float) -> str:
         """The value as it stands in a table, without its unit.
 
-        >>> ACCURACY.number(0.8214), Measure("rmse").number(12.34567)
-        ('82.1', '12.35')
+        >>> ACCURACY.number(0.8214), Measure("rmse").number(12.34567), Measure("rmse").number(1234.5)
+        ('82.1', '12.3', '1234')
         """
-        return f"{self.shown(value):.1f}" if self.is_share else f"{value:.4g}"
+        if self.is_share:
+            return f"{self.shown(value):.1f}"
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"  # as the report's page rounds
 
     def text(self, value: float) -> str:
         """The value with its unit.
 
         >>> ACCURACY.text(0.8214), Measure("rmse", "mm").text(12.34567)
-        ('82.1%', '12.35 mm')
+        ('82.1%', '12.3 mm')
         """
         gap = "" if self.is_share or not self.unit else " "
         return f"{self.number(value)}{gap}{self.unit}"

@@ -194,7 +194,13 @@ def absence_in_words(stories: Sequence[Story]) -> str:
     last = max(len(known_away(story)[-1]) for story in stories)
     said = []
     if most and last and not any(map(anybody_back, stories)):
-        said.append(f"when all {clients} clients left" if last == clients else f"when {last} of {clients} clients left")
+        gone = {story.experiment.name_of(client) for story in stories for client in known_away(story)[-1]}
+        if last == clients:
+            said.append(f"when all {clients} clients left")
+        elif len(gone) == 1 and all(story.experiment.names for story in stories):
+            said.append(f"when {gone.pop()} left")
+        else:
+            said.append(f"when {last} of {clients} clients left")
     elif most:
         said.append(f"while up to {most} of {clients} clients were away")
     if failed:

@@ -86,7 +86,7 @@ def make_plan(experiment: Experiment) -> Plan:
     check_rule(method.trust, experiment.trust.name, method)
     check_late(experiment, method)
     parts = deal(experiment, task)
-    stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed)
+    stage = Stage(experiment.rounds, [len(train) for train, _, _ in parts], experiment.seed, experiment.names or ())
     rehearse_scenario(scenario, stage, str(experiment.scenario))
     attack = choose_attack(experiment.attack)
     refuse_without_classes(task.kind, attack, f"attack {str(experiment.attack)!r}", "choose an attack on updates")

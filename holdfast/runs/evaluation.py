@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.randomness import rng
-from holdfast.core.types import Federation, Reply, State, not_there
+from holdfast.core.types import Absent, Federation, Reply, State, not_there
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.class_metrics import AtThreshold, best_threshold
 from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
@@ -25,10 +25,11 @@ from holdfast.data.ranking_metrics import Auroc
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
-from holdfast.record import Record
+from holdfast.record import NOT_TESTED, Record
 from holdfast.runs.outcome import guessing, guessing_ranks
 from holdfast.runs.plan import Plan
 
+TOLD = 3  # clients whose reasons a note repeats
 Sums = Mapping[int, Mapping[str, Sequence[float]]]  # client -> metric -> sums
 
 
@@ -85,6 +86,10 @@ class Evaluator:
             threshold=threshold,
             chance=self._chance,
         )
+        silent = [a for a in answers if isinstance(a, Absent) and a.client not in record.absent]
+        if test is None and not measured.metrics and silent:
+            whose = [f"{self._method.called(one.client)} {one.reason}" for one in silent[:TOLD]]
+            measured = dataclasses.replace(measured, notes=[*record.notes, f"{NOT_TESTED}: {'; '.join(whose)}"])
         if test is not None:
             measured = self._tested(measured, metrics, test.result(), state.round - 1)
         return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})

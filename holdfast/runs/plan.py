@@ -58,7 +58,7 @@ class Plan:
         method, seed = self.method, self.experiment.seed
         attack = self.attack if id in self.hostile else None
         poisoned, later = None, None
-        if isinstance(self.scenario, Changed) and id == self.stage.largest:
+        if isinstance(self.scenario, Changed) and id == self.stage.find(self.scenario.client):
             train, other = halves(train)
             later = self.prepare(other)
         if attack is not None and "data" in attack.kind:

@@ -45,14 +45,14 @@ def test_a_regression_on_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file, out = str(write(tmp_path / "line.toml")), str(tmp_path / "run")
-    assert "240 + 80 samples, regression, 3" in command(monkeypatch, capsys, "check", file)
+    assert "240 samples + 80 for the test, regression, 3 values" in command(monkeypatch, capsys, "check", file)
     assert "samples" in command(monkeypatch, capsys, "partition", file)
     ran = command(monkeypatch, capsys, "run", file, "--out", out)
     final = holdfast.resume(out).final
-    assert f"fedavg under none: RMSE {final:.4g} (mean of the last 3 tests) after 4 rounds" in ran
+    assert f"fedavg under none: RMSE {final:.3g} (mean of the last 3 tests) after 4 rounds" in ran
     assert re.search(r"round 4, RMSE \d", ran)
     told = command(monkeypatch, capsys, "report", out)
-    assert f"FedAvg reached RMSE {final:.4g} with everybody present" in told
+    assert f"FedAvg reached RMSE {final:.3g} with everybody present" in told
     page = (tmp_path / "run" / "report.html").read_text()
     assert '"name":"RMSE"' in page.replace('": ', '":')
     assert "accuracy" not in ran + told
@@ -78,7 +78,7 @@ def test_the_smallest_error_is_the_best_of_a_comparison(
     assert rows["fedavg"] < rows["fedprox:100"]
     stories = [read_story(path) for path in sorted(out.iterdir()) if (path / "experiment.json").is_file()]
     [words] = headline(stories)
-    assert words.startswith(f"FedAvg reached RMSE {rows['fedavg']:.4g} with everybody present; FedProx:100 RMSE")
+    assert words.startswith(f"FedAvg reached RMSE {rows['fedavg']:.3g} with everybody present; FedProx:100 RMSE")
     assert (out / "curves.png").stat().st_size > 0
     run = payload(stories)["runs"][0]
     assert run["metric"] == {"name": "RMSE", "unit": "", "smaller": True}
@@ -98,7 +98,7 @@ def test_an_error_that_grew_rose(tmp_path: Path) -> None:
     good = make_run(tmp_path / "good", [tested(1, 2.0), tested(2, 1.0), tested(3, 1.0, **away)], classes=())
     bad = make_run(tmp_path / "bad", [tested(1, 1.0), *(tested(t, 4.0, **away) for t in (2, 3, 4))], classes=())
     assert headline([read_story(bad)])[0].startswith("FedAvg rose to RMSE 4 when all 2 clients left")
-    assert headline([read_story(good)])[0].startswith("FedAvg rose to RMSE 1.333")
+    assert headline([read_story(good)])[0].startswith("FedAvg rose to RMSE 1.33")
     accuracy = make_run(tmp_path / "other", [record(1, measure=Accuracy().measure, metrics={"accuracy": 0.5})])
     with pytest.raises(HoldfastError, match=r"measured by RMSE and accuracy in %, which do not compare"):
         headline([read_story(bad), read_story(accuracy)])

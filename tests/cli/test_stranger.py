@@ -68,3 +68,57 @@ def test_own_npz_to_a_report_of_feddig_against_fedavg(holdfast: Call, tmp_path: 
     page = (tmp_path / "bars.html").read_text()
     assert "FedDig" in page
     assert "://" not in page.split("<body")[0].replace("http://www.w3.org", "")
+
+
+def wards(patients: int) -> str:
+    """A CSV of four hospitals, with cells that nobody filled in."""
+    random = np.random.default_rng(7)
+    lines = ["hospital,patient_id,age,bmi,crp,smoker,readmitted"]
+    for number in range(patients):
+        age, bmi, crp = random.normal(62, 12), random.normal(27, 5), np.exp(random.normal(1.5, 1))
+        smoker = random.choice(["yes", "no", "former"])
+        again = random.random() < 1 / (1 + np.exp(-(0.1 * (age - 62) + 0.8 * np.log(crp / 4) + (smoker == "yes"))))
+        cells = [f"{age:.0f}", "" if number % 7 == 0 else f"{bmi:.1f}", "NA" if number % 5 == 0 else f"{crp:.1f}"]
+        site = ("St. Mary", "Nordklinik", "Hôpital Sud", "General")[number % 4]
+        lines.append(",".join([site, f"P{number}", *cells, smoker, "yes" if again else "no"]))
+    return "\n".join(lines) + "\n"
+
+
+def test_a_csv_of_four_hospitals_to_a_report_one_leaves_and_a_new_patient(holdfast: Call, tmp_path: Path) -> None:
+    """docs/tables.md without Python: a draft, a check, a run that one hospital leaves, its report, new patients."""
+    (tmp_path / "wards.csv").write_text(wards(480))
+    assert "Wrote schema.toml" in holdfast(
+        tmp_path, "data", "schema", "wards.csv", "--target", "readmitted", "--site", "hospital", "--out", "schema.toml"
+    )
+    assert "This file fits." in holdfast(tmp_path, "data", "check", "--schema", "schema.toml", "wards.csv")
+    study = 'task = "schema.toml"\ndata = "wards.csv"\nabsence = "feddig"\nrounds = 8\nlr = 0.2\n'
+    (tmp_path / "study.toml").write_text(f'{study}scenario = "forever:Nordklinik"\n')
+    told = holdfast(tmp_path, "check", "study.toml")
+    assert "Nordklinik  ██······" in told
+    told = holdfast(tmp_path, "run", "study.toml", "--out", "runs/wards")
+    assert "On the data of those who left: AUROC 0." in told
+    told = holdfast(tmp_path, "report", "runs/wards", "--out", "wards.html")
+    assert "when Nordklinik left. On the data of those who left: AUROC 0." in " ".join(told.split())
+    own = json.loads((tmp_path / "runs/wards/rounds.jsonl").read_text().splitlines()[-1])["client_metrics"]["auroc"]
+    assert sorted(own) == ["0", "1", "2", "3"]
+    assert min(own.values()) > 0.5
+    elsewhere = tmp_path / "elsewhere"  # another machine: the model's file and new patients, nothing of the study
+    elsewhere.mkdir()
+    holdfast(tmp_path, "export", "runs/wards", "--safetensors", "elsewhere/wards.safetensors")
+    (elsewhere / "new.csv").write_text("age,bmi,crp,smoker\n30,22,0.5,no\n90,,60,yes\n")
+    holdfast(elsewhere, "predict", "wards.safetensors", "new.csv", "--out", "predictions.csv")
+    rows = (elsewhere / "predictions.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["no", "yes"], rows
+
+
+def test_ten_of_a_hundred_clients_a_round_with_fedadam(holdfast: Call, tmp_path: Path) -> None:
+    """docs/tutorial.md: some are asked in each round, and who was not asked is not away."""
+    asked = ["selection=uniform:10", "server_optimizer=adam:0.01", "evaluate_every=3", "samples=2000"]
+    (tmp_path / "many.toml").write_text('task = "fashion-mini"\nclients = 100\nrounds = 6\nmodel = "features"\n')
+    words = [word for key in asked for word in ("--set", key)]
+    told = holdfast(tmp_path, "run", "many.toml", "--out", "runs/many", *words)
+    assert "away" not in told
+    records = [json.loads(line) for line in (tmp_path / "runs/many/rounds.jsonl").read_text().splitlines()]
+    assert [len(record["asked"]) for record in records] == [10] * 6
+    assert len({client for record in records for client in record["asked"]}) > 30
+    assert records[-1]["metrics"]["accuracy"] > 0.25

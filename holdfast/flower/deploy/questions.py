@@ -86,4 +86,5 @@ def check_records(client: Client, message: Message, least: int) -> None:
     """Refuse a job that would answer for so few records that the answer speaks of single ones."""
     used = job_named(message.job).records(client, message.round)
     if used < least:
-        raise Refusal("few", f"{message.job!r} uses {used} records, fewer than min_records = {least} of the policy.")
+        bound = f"fewer than min_records = {least} of the policy; with min_records = {used} in it this site answers"
+        raise Refusal("few", f"{message.job!r} uses {used} records, {bound}.")

@@ -89,7 +89,7 @@ def server_app(experiment: Experiment | Path | str) -> ServerApp:
             for handler in log.handlers:
                 handler.setFormatter(JsonLines())
         history = play_over(grid, wanted, settings, watch=partial(log_round, wanted.name_of))
-        log.info("Final %s %s; everything is in %s", history.measure.name, history.final_text, history.folder)
+        log.info("Final %s %s; everything is in %s", history.measure.words, history.final_text, history.folder)
 
     return app
 

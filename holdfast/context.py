@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast.learning.late import LateReplies
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
+from holdfast.learning.workload import Workload
 from holdfast.secure_sum.options import SecureSum
 from holdfast.selection import Everyone, Selection
 
@@ -85,6 +86,7 @@ class Context:
     compress: Compression = field(default_factory=Compression)  # what of an update is sent
     late: LateReplies = field(default_factory=LateReplies)  # what answers to earlier rounds are worth
     selection: Selection = field(default_factory=Everyone)
+    workload: Workload = field(default_factory=Workload)  # how many steps each client takes
     poisson: bool = False  # whether clients draw their batches by chance, as DP-SGD does
     evaluate_every: int = 1  # rounds
     metrics: Sequence[Metric] = ()  # of the task
@@ -102,6 +104,11 @@ class Context:
     def steps(self, samples: int) -> int:
         """The steps that a client with so many samples takes in a round."""
         return self.learning.steps(samples, self.poisson)
+
+    def assigned(self, state: State, asked: Iterable[int]) -> dict[int, int]:
+        """The steps of those who are to take others than usual in this round."""
+        counted = self.sizes.counted(state.claims)
+        return self.workload.assign({c: self.steps(counted[c]) for c in asked if c in counted}, state.pace)
 
     @property
     def keeps_home(self) -> bool:

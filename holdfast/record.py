@@ -43,6 +43,7 @@ class Record:
     chance: float | None = None  # what guessing may reach in the leading metric; none: unknown
     asked: Sequence[int] | None = None  # to train; none: everyone
     client_seconds: Mapping[int, float] = field(default_factory=dict)  # of each reply, as the client says
+    client_steps: Mapping[int, int] = field(default_factory=dict)  # that clients were asked for, where work is by speed
     late: Mapping[int, int] = field(default_factory=dict)  # client -> the round that its update answered
     chosen_for: Mapping[int, str] = field(default_factory=dict)  # why each was asked, where the selection says so
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -65,6 +65,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         method.steps,
         method.frozen(),
     )
+    updates = as_assigned(updates, answers.steps)
     updates = method.late.discount(updates, answers.late, state.model, state.round)
     state = replace(state, claims=claims).without(answers.withdrawn)
     fresh = [reply for reply in answers.heard if reply.client not in refused]
@@ -92,7 +93,9 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
         notes.append("diverged: the averaged model is not finite, so the last one was kept")
         after = state
     known = remembered(method.selection, state, after, federation.clients, asked, updates, fresh)
-    after = after.next(absent=tuple(sorted([*answers.absent, *refused])), selection=known)
+    took = {reply.client: reply.took for reply in fresh}
+    pace = method.workload.measured(state.pace, took, {update.client: update.steps for update in updates})
+    after = after.next(absent=tuple(sorted([*answers.absent, *refused])), selection=known, pace=pace)
     stood_in = [update.client for update in updates if update.synthetic]
     suspects = both(judged, method.absence.doubts(after))
     return after, written(after.round, answers, refused, stood_in, judged, suspects, notes, clock, method)
@@ -111,6 +114,11 @@ class Answers:
     opening: Opening
 
     @property
+    def steps(self) -> dict[int, int]:
+        """The steps of those who were asked for others than their samples make."""
+        return {m.client: m.scalars["steps"] for m in self.messages if "steps" in m.scalars}
+
+    @property
     def withdrawn(self) -> set[int]:
         return {client for client, why in self.absent.items() if has_withdrawn(why)}
 
@@ -126,11 +134,12 @@ def ask(opening: Opening, federation: Federation, asked: Mapping[int, str], meth
     return Answers(asked, everyone, messages, heard, {**opening.absent, **absent}, late, opening)
 
 
-def train_messages(state: State, asked: Iterable[int], method: Method) -> list[Message]:
+def train_messages(state: State, asked: Collection[int], method: Method) -> list[Message]:
     """The same model for all, with what the algorithm adds to it, and what a returning client takes over."""
     common = method.shared(state.model, state.buffers)
     server = method.algorithm.broadcast(state.algorithm)
     lr = method.learning_in(state.round).lr
+    steps = method.assigned(state, asked)
     messages = []
     for client in asked:
         request = TrainRequest(
@@ -140,9 +149,15 @@ def train_messages(state: State, asked: Iterable[int], method: Method) -> list[M
             accepted=state.accepted.get(client, -1),
             lr=lr,
             digest=method.absence.wants_digest(state, client),
+            steps=steps.get(client),
         )
         messages.append(TRAIN.message(client, state.round, request))
     return messages
+
+
+def as_assigned(updates: Sequence[Update], steps: Mapping[int, int]) -> list[Update]:
+    """The updates with the steps that the moderator asked for, where work goes by speed."""
+    return [replace(update, steps=steps.get(update.client, update.steps)) for update in updates]
 
 
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
@@ -228,6 +243,7 @@ def written(
         notes=[*notes, *([] if finite else [NO_FINITE_LOSS])],
         asked=None if answers.everyone else list(answers.asked),
         late={client: question.round + 1 for client, question in answers.late.items() if client not in refused},
+        client_steps=answers.steps,
         chosen_for={client: why for client, why in answers.asked.items() if why},
         client_seconds={reply.client: reply.seconds for reply in heard if 0 <= reply.seconds < math.inf},
     )

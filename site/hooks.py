@@ -28,7 +28,7 @@ TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 BESIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 GROUPS = {
-    "Learning": ("algorithm", "optimizer", "server_optimizer", "selection", "late", "compress"),
+    "Learning": ("algorithm", "optimizer", "server_optimizer", "selection", "workload", "late", "compress"),
     "Absence": ("absence",),
     "Trust": ("trust",),
     "Privacy": ("protect",),
@@ -114,6 +114,7 @@ PLAIN = {
     ("protect", "none"),
     ("server_optimizer", "none"),
     ("selection", "all"),
+    ("workload", "usual"),
     ("late", "none"),
     ("compress", "none"),
 }

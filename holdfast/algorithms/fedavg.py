@@ -56,6 +56,7 @@ class FedAvg:
     needs_absence: ClassVar[str] = ""  # the one absence that hands clients what it needs, if there is one
     needs_reach: ClassVar[bool] = False  # whether its formulas use Learning.reach, which holds for SGD only
     needs_fresh_start: ClassVar[bool] = False  # whether optimisers must begin anew in each round
+    normalises: ClassVar[bool] = False  # whether it divides each update by how far its steps reach
     needs_gradient: ClassVar[bool] = False  # whether clients work out the gradient over all of their samples
     asks_gradients: ClassVar[bool] = False  # whether they are asked for it before they train
 

@@ -33,6 +33,7 @@ class FedNova(FedAvg):
 
     needs_each_update: ClassVar[str] = "weighs updates by their steps"
     needs_reach: ClassVar[bool] = True
+    normalises: ClassVar[bool] = True
 
     def aggregate(
         self,

@@ -52,6 +52,7 @@ class Lac(FedAvg):
 
     needs_each_update: ClassVar[str] = "corrects each by how far its steps reach"
     needs_fresh_start: ClassVar[bool] = True
+    normalises: ClassVar[bool] = True
     correct: Literal["joint", "local", "nova"] = "joint"
     most: float = 100.0
 

@@ -33,6 +33,7 @@ from holdfast.learning.late import LATE
 from holdfast.learning.optimizers import OPTIMIZERS
 from holdfast.learning.schedules import SCHEDULES
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS
+from holdfast.learning.workload import WORKLOADS
 from holdfast.models.networks import MODELS
 from holdfast.privacy.dp_sgd import PROTECTIONS
 from holdfast.runs.build import make_plan
@@ -177,6 +178,7 @@ KINDS: dict[str, tuple[str, Mapping[str, type]]] = {
     "server_optimizer": ("what the moderator makes of the aggregated model", SERVER_OPTIMIZERS),
     "selection": ("who is asked to train in a round", SELECTIONS),
     "compress": ("what of an update is sent, in few bytes", COMPRESSIONS),
+    "workload": ("how many steps a client takes", WORKLOADS),
     "late": ("what a slow client's update of an earlier round is worth", LATE),
     "scenario": ("who is away", SCENARIOS),
     "attack": ("what hostile clients do", ATTACKS),

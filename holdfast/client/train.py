@@ -35,6 +35,7 @@ class TrainRequest:
     accepted: int  # the last round, counted from 0, in which the client's update counted; -1: none
     lr: float
     digest: bool  # whether the client is to send its digest too
+    steps: int | None = None  # that it is to take; none: as its samples make
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Train(Job[Client, TrainRequest, TrainReply]):
             raise Refusal("question", "a 'train' names a round that has not been played.")
         if asked.lr != context.learning_in(round).lr:
             raise Refusal("question", "a 'train' names another learning rate than the experiment.")
+        if asked.steps is not None and not context.workload.allows(asked.steps, context.steps(len(client.train))):
+            raise Refusal("question", "a 'train' names a number of steps that the experiment does not allow.")
 
     def records(self, client: Client, round: int) -> int:
         return len(client.train)
@@ -126,7 +129,7 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         Sent({**asked.model, **home}, {**asked.buffers, **home}, asked.server),
         memory,
         algorithm=client.algorithm,
-        learning=replace(client.learning, lr=float(asked.lr)),
+        learning=replace(client.learning, lr=float(asked.lr), local_steps=asked.steps or client.learning.local_steps),
         objective=TaskLoss(client.loss, each=samples.weights is not None),
         round=round,
         last=asked.accepted,

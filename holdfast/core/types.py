@@ -35,7 +35,8 @@ class Reply:
     client: int
     tensors: Tensors = field(default_factory=dict)
     scalars: Scalars = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # as the client says
+    took: float = 0.0  # seconds by the moderator's clock; the engine's to say
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Update:
     signature: str = ""  # the sender's, over delta and buffers; hexadecimal, empty: there is none
 
 
-BY_CLIENT = ("accepted", "claims", "digests")  # what a state keeps of each client
+BY_CLIENT = ("accepted", "claims", "digests", "pace")  # what a state keeps of each client
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class State:
     digests: Mapping[int, Tensors] = field(default_factory=dict)  # client -> what stands in for it
     server_optimizer: Tensors = field(default_factory=dict)
     selection: Tensors = field(default_factory=dict)  # what is remembered of each client to choose whom to ask
+    pace: Mapping[int, float] = field(default_factory=dict)  # client -> seconds a step, where work goes by speed
 
     def without(self, clients: Collection[int]) -> State:
         """The state in which nothing is kept of these clients but what the model learnt from them."""

@@ -191,14 +191,15 @@ class Embedded:
         if "unwritable" in letter:
             raise HoldfastError(letter["unwritable"])
         first = worker.pending.pop(0)
-        place, message, worker.since = first.place, first.message, time.monotonic()
+        now = time.monotonic()
+        place, message, took, worker.since = first.place, first.message, now - worker.since, now
         if "error" in letter:
             write_down(self._folder, message, letter["trace"])
             return {place: absence(message, letter["error"])}
         tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
         with suppress(OSError):
             worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again
-        return {place: Reply(message.client, tensors, letter["scalars"], letter["seconds"])}
+        return {place: Reply(message.client, tensors, letter["scalars"], letter["seconds"], took)}
 
     def _bury(self, worker: Worker, reason: str | None = None) -> dict[int, Reply | Absent]:
         """A worker died or hangs: the client it was at is absent, and a new worker is asked the rest."""

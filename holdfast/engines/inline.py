@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.client import Client, perform
@@ -28,8 +30,10 @@ class Inline:
         pass
 
     def _ask(self, message: Message) -> Reply | Absent:
+        start = time.perf_counter()
         try:
-            return perform(self._clients[message.client], message)
+            reply = perform(self._clients[message.client], message)
+            return replace(reply, took=time.perf_counter() - start)
         except Unwritable:  # the run's own disk: to go on without this client could not be resumed
             raise
         except Exception as error:

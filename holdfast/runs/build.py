@@ -32,6 +32,7 @@ from holdfast.runs.choose_learning import (
     choose_learning,
     choose_schedule,
     choose_server_optimizer,
+    choose_workload,
 )
 from holdfast.runs.choose_metrics import with_chosen
 from holdfast.runs.choose_model import choose_model, read_inputs
@@ -186,5 +187,6 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         server_optimizer=choose_server_optimizer(experiment),
         compress=choose_compression(experiment, algorithm),
         late=choose_late(experiment),
+        workload=choose_workload(experiment, algorithm),
         selection=choose(SELECTIONS, experiment.selection, "selection"),
     )

@@ -21,6 +21,7 @@ from holdfast.learning.optimizers import OPTIMIZERS, Adam
 from holdfast.learning.schedules import SCHEDULES, Schedule
 from holdfast.learning.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from holdfast.learning.settings import Group, Learning, Optimizer
+from holdfast.learning.workload import WORKLOADS, Workload
 from holdfast.method import Method
 from holdfast.models.networks import weights_of
 from holdfast.runs.experiment import Experiment
@@ -140,6 +141,22 @@ def choose_compression(experiment: Experiment, algorithm: FedAvg) -> Compression
             f"compress: {experiment.algorithm} remembers of its whole update what the moderator cannot work out from a "
             "part; choose another algorithm, or leave out compress."
         )
+    return made
+
+
+def choose_workload(experiment: Experiment, algorithm: FedAvg) -> Workload:
+    """How many steps clients take; by speed where nothing counts on their usual number."""
+    made: Workload = choose(WORKLOADS, experiment.workload, "workload")
+    refuse_other(Workload, made, experiment.workload, "workload")
+    faults = {
+        f"{experiment.algorithm} would give those who take more steps more say; choose 'fednova', or 'lac' with Adam": (
+            not algorithm.normalises
+        ),
+        "what protects updates counts on the usual steps; leave out protect": experiment.protect.name != "none",
+        "a late update is of steps asked for earlier; leave out late": experiment.late.name != "none",
+    }
+    if made.by_speed and (wrong := [fault for fault, found in faults.items() if found]):
+        raise HoldfastError(f"workload: {wrong[0]}.")
     return made
 
 

@@ -64,6 +64,7 @@ class Experiment:
     server_optimizer: Choice = Choice("none")  # what the moderator makes of the aggregated model
     selection: Choice = Choice("all")  # who is asked to train in a round
     compress: Choice = Choice("none")  # what of an update is sent, the rest kept for the next round
+    workload: Choice = Choice("usual")  # how many steps a client takes: as its samples make, or as its speed allows
     late: Choice = Choice("none")  # what a slow client's update of an earlier round is worth
     max_norm: float | None = None  # an update with a larger norm is refused
     agreed_samples: tuple[int, ...] | None = None  # of each client: what counts of its claim; none: twice the median
@@ -181,14 +182,14 @@ INDIFFERENT = ("workers", "checkpoint_every", "patience", "device", "names", "mo
 LATER = (
     *("agreed_samples", "layout", "optimizer", "clip_norm", "server_optimizer", "selection", "precision"),
     *("split", "loss", "metrics", "stop", "test", "augment", "start", "local_steps", "accumulate", "groups"),
-    *("late", "scaling", "compress"),
+    *("late", "scaling", "compress", "workload"),
 )
 SOURCES = ("images:", "series:", "text:")  # and the path of a folder, a file or a description
 NATURAL = ("heart", "tcga-brca", "har")  # tasks that come in sites
 GIVEN = "given:"  # before the name of a task that was an object
 CHOICES = (
     *("model", "encoder", "partition", "scenario", "attack", "algorithm", "absence", "trust", "protect"),
-    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop", "late", "compress"),
+    *("schedule", "optimizer", "server_optimizer", "selection", "loss", "stop", "late", "compress", "workload"),
 )
 AT_LEAST = {
     "clients": 0,

@@ -23,6 +23,7 @@ USUAL = {  # what makes no sense without updates, and why
     "trust": ("auto", "there are no updates to weigh"),
     "protect": ("none", "no updates leave that could be protected; noise on digests is absence.mode = 'moments'"),
     "compress": ("none", "there are no updates to make smaller"),
+    "workload": ("usual", "nobody takes steps"),
     "late": ("none", "there are no rounds to be late for"),
     "server_optimizer": ("none", "there are no steps for it to take"),
 }

@@ -102,7 +102,7 @@ def _read(name: str, value: Any, clients: int) -> Any:
         return {_name(m): [None if one is None else _number(one) for one in _list(v)] for m, v in value.items()}
     if name in TEXTS:
         return {_client(client, clients): plain(_text(why)) for client, why in value.items()}
-    if name in ("client_samples", "late"):
+    if name in ("client_samples", "client_steps", "late"):
         return {_client(client, clients): _whole(one) for client, one in value.items()}
     if name == "client_intervals":
         return {_client(client, clients): _interval(one) for client, one in value.items()}
@@ -154,6 +154,7 @@ def state_to_bytes(state: State, digests: Mapping[int, str]) -> bytes:
         "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
         "absent": json.dumps(list(state.absent)),
         "claims": json.dumps({str(client): samples for client, samples in state.claims.items()}),
+        "pace": json.dumps({str(client): seconds for client, seconds in state.pace.items()}),
         "digests": json.dumps({str(client): file for client, file in digests.items()}),
     }
     return save_tensors(pack(**{group: getattr(state, group) for group in GROUPS}), facts)
@@ -163,7 +164,8 @@ def state_from(data: bytes, clients: int) -> tuple[State, dict[int, str]]:
     """The state of a checkpoint, and the files that hold its digests; one of another form is Damaged."""
     tensors, facts = load_tensors(data), read_metadata(data)
     try:
-        accepted, claims, names = (json.loads(facts.get(name, "{}")) for name in ("accepted", "claims", "digests"))
+        by_client = ("accepted", "claims", "digests", "pace")
+        accepted, claims, names, pace = (json.loads(facts.get(name, "{}")) for name in by_client)
         files = {_client(client, clients): _text(file) for client, file in names.items()}
         groups: dict[str, Any] = {group: unpack(tensors, group) for group in GROUPS}
         state = State(
@@ -172,6 +174,7 @@ def state_from(data: bytes, clients: int) -> tuple[State, dict[int, str]]:
             accepted={_client(client, clients): _whole(last) for client, last in accepted.items()},
             absent=tuple(_client(client, clients) for client in _list(json.loads(facts["absent"]))),
             claims={_client(client, clients): _whole(samples) for client, samples in claims.items()},
+            pace=_by_client(pace, clients),
         )
         return state, files
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):

@@ -27,6 +27,7 @@ class Exchange:
     sent: dict[str, Message] = field(default_factory=dict)  # id of a packet -> the message in it
     lost: set[int] = field(default_factory=set)  # of those waiting: their node went away with its message
     answers: dict[int, Reply | Absent] = field(default_factory=dict)
+    pushed: dict[int, float] = field(default_factory=dict)  # when each client was sent its message
     seconds: dict[int, float] = field(default_factory=dict)  # of the replies
     bytes_down: int = 0
     bytes_up: int = 0

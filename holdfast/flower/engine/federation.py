@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Message as Packet
@@ -260,6 +261,7 @@ class GridFederation:
         for number, message in zip(self._grid.push_messages(ready), whose, strict=True):
             del exchange.waiting[message.client]
             exchange.lost.discard(message.client)
+            exchange.pushed[message.client] = self._clock()
             if number:
                 exchange.sent[number] = message
             else:
@@ -275,10 +277,12 @@ class GridFederation:
             if packet.has_content():
                 exchange.bytes_up += wire_size(packet.content)
             answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
-            exchange.answers[message.client] = answer
             if isinstance(answer, Reply):
                 self._heads.saw(message.client, packet)
-                exchange.seconds[message.client] = self._clock() - exchange.start
+                now = self._clock()
+                exchange.seconds[message.client] = now - exchange.start
+                answer = replace(answer, took=now - exchange.pushed[message.client])
+            exchange.answers[message.client] = answer
 
     def _close(self, exchange: Exchange, passed: float) -> None:
         """Whoever has not answered is absent, with the reason."""

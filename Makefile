@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE  # a process that has to compile the package first starts a third of a second later
 
-.PHONY: setup demo browser lint check test bench bench-speed evidence reference site dist bom image coverage clean
+.PHONY: setup demo browser lint style types check test bench bench-speed evidence reference site dist bom image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -36,18 +37,30 @@ browser:
 		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends chromium chromium-driver fonts-dejavu-core; } >/dev/null 2>&1 || \
 		echo "No Chromium here and none could be installed (apt-get install chromium chromium-driver): browser tests are skipped."
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy holdfast tests
-	$(BIN)/lint-imports
+
+TYPES = $(BIN)/mypy holdfast tests && $(BIN)/lint-imports
+
+types: setup
+	$(TYPES)
+
+# Tests with types and layers checked beside them; what those say is shown last, and either failing fails both.
+define beside
+	@mkdir -p build; { $(TYPES); } > build/types.log 2>&1 & types=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(1); tests=$$?; \
+	wait $$types; types=$$?; cat build/types.log; test $$tests = 0 && test $$types = 0
+endef
 
 # What to run after each change: lint, types, and the tests that take seconds.
-check: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not flower and not browser"
+check: style
+	$(call beside,-n 2 -m "not slow and not flower and not browser")
 
-test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3
+test: style browser
+	$(call beside,-n 3)
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup

@@ -13,6 +13,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -46,13 +47,25 @@ SLOW = {  # files of tests that start processes or train for long
 }  # fmt: skip
 
 
-FEDERATIONS = {  # files of tests with a SuperLink and SuperNodes
-    "test_flower_processes.py", "test_flower_up.py", "test_flower_fast.py", "test_flower_joining.py",
+LANES = {  # files of tests with a SuperLink and SuperNodes: they mostly wait, so two lanes of them run at a time
+    "test_flower_processes.py": "one federation for all its tests",
+    "test_flower_up.py": "federations", "test_flower_fast.py": "federations", "test_flower_joining.py": "federations",
 }  # fmt: skip
 
 
+def lane_of(nodeid: str) -> str | None:
+    """What must run one after the other for its ports and its share of the processor."""
+    return "federations" if "real_processes" in nodeid else LANES.get(Path(nodeid.partition("::")[0]).name)
+
+
+@cache
+def shares_fixtures(file: str) -> bool:
+    """Whether the tests of a file share something that takes time to make, and so stay together."""
+    return file.startswith("tests/") and 'scope="module"' in Path(__file__).parents[1].joinpath(file).read_text()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make check` leaves out what is marked here."""
+    """`make check` leaves out what is marked here; what takes long comes first, so that nobody waits for it alone."""
     for item in items:
         if " at 0x" in item.nodeid:  # parallel workers must collect the same names
             raise pytest.UsageError(f"{item.nodeid}: an address is in its name; give the test ids.")
@@ -62,22 +75,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
         if item.path.name in SLOW:
             item.add_marker("slow")
+    items.sort(key=urgency)
+
+
+def urgency(item: pytest.Item) -> int:
+    """The one federation, the other ones, slow files that stay together, other slow tests, the rest."""
+    lane = lane_of(item.nodeid)
+    if lane is not None:
+        return 0 if item.path.name == "test_flower_processes.py" else 1
+    slow = item.path.name in SLOW or item.get_closest_marker("browser") is not None
+    return 4 if not slow else 2 if shares_fixtures(item.nodeid.partition("::")[0]) else 3
 
 
 class Grouped(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests go to any worker, but for those that share a site, and federations, of which one runs at a time.
+    """Tests go to any worker, but for federations, and for files whose tests share fixtures.
 
     (xdist's own groups are names at the end of test ids, which this pytest does not let it write there.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file, *_ = nodeid.split("::")
-        if Path(file).name in FEDERATIONS or "real_processes" in nodeid:
-            return "federations"
-        return file if file == "tests/test_site.py" else nodeid
+        file = nodeid.partition("::")[0]
+        return lane_of(nodeid) or (file if shares_fixtures(file) else nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped:
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     return Grouped(config, log)
 
 

@@ -29,8 +29,10 @@ def search(folder: Path | str) -> None:
     if _searched[:1] == [place] and place in sys.path:
         return
     others = [other for other in _searched if other != place]
+    here = {path.stem for path in Path(place).glob("*")}  # few: to ask each module for its home would take long
     for name, module in list(sys.modules.items()):
-        if module is not None and home_of(module) in others and has_module(Path(place), name.partition(".")[0]):
+        top = name.partition(".")[0]
+        if top in here and module is not None and home_of(module) in others and has_module(Path(place), top):
             del sys.modules[name]
     if place in sys.path and place not in _searched:
         return  # the user's own way of searching it

@@ -53,14 +53,17 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def survives(call: Callable[[], object]) -> None:
-    said = ""
+def said(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """The sentence of a refusal, or nothing where the call went through; any other error fails the test."""
     try:
-        call()
+        call(*arguments, **options)
     except HoldfastError as error:
-        said = str(error)
-    assert not said or said.isprintable()
-    assert len(said) <= LONGEST + 5
+        return str(error)
+    return ""
+
+
+def plain(sentence: str) -> bool:
+    return sentence.isprintable() and len(sentence) <= LONGEST + 5
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
@@ -103,9 +106,13 @@ def chances(name: str, tries: int = TRIES) -> Iterator[random.Random]:
 LETTER = Letter(1, 2, "train", {"delta/w": torch.ones(2, 3), "buffers/n": torch.tensor(3)}, {"loss": 0.5, "notes": []})
 
 
+def read_letter(records: RecordDict) -> object:
+    return checked(decode(records, 1 << 20).reply(), Message(1, 2, "train"))
+
+
 def test_letters() -> None:
     """What comes through Flower: any words, layouts and blobs."""
-    good = encode(LETTER)
+    good, heard = encode(LETTER), []
     for chance in chances("letters"):
         words: dict[str, Any] = dict(good["words"])  # type: ignore[arg-type]
         key = chance.choice(list(words))
@@ -118,7 +125,9 @@ def test_letters() -> None:
             data = {name: damaged(blob, chance) for name, blob in data.items()}
         arrays = ArrayRecord({name: Array("uint8", (len(blob),), RAW, blob) for name, blob in data.items()})
         records = RecordDict({"tensors": arrays, "words": ConfigRecord(words)})
-        survives(lambda r=records: checked(decode(r, 1 << 20).reply(), Message(1, 2, "train")))  # type: ignore[misc]
+        heard.append(said(read_letter, records))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def mixed() -> Any:
@@ -155,23 +164,25 @@ def with_manifest(sealed: Tensors, chance: random.Random) -> Tensors:
 @pytest.mark.parametrize("compact", [Compact(), Compact("int8", compress=True)], ids=["whole", "compressed"])
 def test_mixed_digests(compact: Compact) -> None:
     sealed = seal_digest(mixed(), compact)
-    for chance in chances("digests"):
-        survives(lambda s=with_manifest(sealed, chance): open_digest(s, classes=3, rows=100))  # type: ignore[misc]
+    heard = [said(open_digest, with_manifest(sealed, chance), classes=3, rows=100) for chance in chances("digests")]
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_moment_digests() -> None:
     sealed = moments()
     assert open_moments(sealed)
-    for chance in chances("moments", 150):
-        survives(lambda s=with_manifest(sealed, chance): open_moments(s))  # type: ignore[misc]
+    heard = [said(open_moments, with_manifest(sealed, chance)) for chance in chances("moments", 150)]
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_digest_files(tmp_path: Path) -> None:
     """As `holdfast digest show` reads them."""
-    path, whole = tmp_path / "d.safetensors", digest_bytes(mixed())
+    path, whole, heard = tmp_path / "d.safetensors", digest_bytes(mixed()), []
     for chance in chances("digest files", 100):
         path.write_bytes(damaged(whole, chance))
-        survives(lambda: show(path, True))
+        heard.append(said(show, path, True))
     from safetensors.torch import save_file
 
     for sealed in (seal_digest(mixed()), moments()):
@@ -181,35 +192,45 @@ def test_digest_files(tmp_path: Path) -> None:
                 claim = json.dumps(changed(only_mixing(4, 2).as_json(), chance)).encode()
                 tensors["claim"] = torch.frombuffer(bytearray(claim), dtype=torch.uint8)
             save_file(tensors, path)
-            survives(lambda: show(path, False))
+            heard.append(said(show, path, False))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_npz(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     x, y = np.zeros((4, 2), dtype=np.float32), np.array([0, 1, 0, 1])
     np.savez_compressed(buffer, x_train=x, y_train=y, x_test=x, y_test=y, class_names=np.array(["a", "b"]))
-    path = tmp_path / "a.npz"
+    path, heard = tmp_path / "a.npz", []
     for chance in chances("npz"):
         path.write_bytes(damaged(buffer.getvalue(), chance))
-        survives(lambda: read_npz(path))
+        heard.append(said(read_npz, path))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_idx(tmp_path: Path) -> None:
     path, whole = tmp_path / "a", b"\0\0\x08\x02" + struct.pack(">2I", 3, 4) + bytes(12)
+    heard = []
     for chance in chances("idx"):
         data = damaged(whole, chance)
         path.write_bytes(damaged(gzip.compress(data), chance) if chance.random() < 0.5 else data)
-        survives(lambda: read_idx(path))
+        heard.append(said(read_idx, path))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_records(tmp_path: Path) -> None:
     line = json.loads(json.dumps(record_to_json(judged(2, 0.5))))
     assert record_from_json(line, 4)
+    heard = []
     for chance in chances("records"):
         (tmp_path / "rounds.jsonl").write_bytes(damaged(json.dumps(changed(line, chance)).encode(), chance))
         for found in [changed(line, chance), *read_lines(tmp_path / "rounds.jsonl")]:
             if isinstance(found, dict):
-                survives(lambda f=found: record_from_json(f, 4))  # type: ignore[misc]
+                heard.append(said(record_from_json, found, 4))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_checkpoints() -> None:
@@ -217,17 +238,19 @@ def test_checkpoints() -> None:
     whole = state_to_bytes(state, {0: "digests/a"})
     assert state_from(whole, 4)[0].claims == {0: 10}
     length = int.from_bytes(whole[:8], "little")
-    head = json.loads(whole[8 : 8 + length])
+    head, heard = json.loads(whole[8 : 8 + length]), []
     for chance in chances("checkpoints"):
         data = damaged(whole, chance)
         if chance.random() < 0.7:
             text = json.dumps({**head, "__metadata__": changed(head["__metadata__"], chance)}).encode()
             data = len(text).to_bytes(8, "little") + text + whole[8 + length :]
-        survives(lambda d=data: state_from(d, 4))  # type: ignore[misc]
+        heard.append(said(state_from, data, 4))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 def test_ledgers(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.json"
+    path, heard = tmp_path / "ledger.json", []
     path.with_name("ledger.json.count").write_text("1\n")
     entry = {"what": "digest", "when": "now", "claim": only_mixing(8, 4).as_json()}
     for chance in chances("ledgers"):
@@ -235,7 +258,9 @@ def test_ledgers(tmp_path: Path) -> None:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         data = json.dumps({**body, "sha256": digest}).encode()
         path.write_bytes(damaged(data, chance) if chance.random() < 0.3 else data)
-        survives(lambda: read_ledger(path).epsilon(1e-5))
+        heard.append(said(lambda: read_ledger(path).epsilon(1e-5)))
+    assert any(heard)
+    assert all(map(plain, heard))
 
 
 POLICY = {"max_epsilon": 3.0, "delta": 1e-5, "modes": ["moments"], "min_spd": 4, "protect_updates": True}
@@ -252,9 +277,12 @@ def test_tables(tmp_path: Path, read: Callable[[Path], object], table: dict[str,
     path = tmp_path / "a.toml"
     path.write_text(toml(table))
     assert read(path)
+    heard = []
     for chance in chances("tables"):
         path.write_bytes(damaged(toml(table).encode(), chance))
-        survives(lambda: read(path))
+        heard.append(said(read, path))
         found = changed(table, chance)
         path.with_suffix(".json").write_text(json.dumps(found))
-        survives(lambda: read(path.with_suffix(".json")))
+        heard.append(said(read, path.with_suffix(".json")))
+    assert any(heard)
+    assert all(map(plain, heard))

@@ -124,7 +124,7 @@ def test_encrypted_members_and_unknown_compression_are_named(tmp_path: Path) -> 
 )
 def test_no_toml_ends_a_process(tmp_path: Path, read: Any, content: bytes) -> None:
     (tmp_path / "a.toml").write_bytes(content)
-    sentence_of(read, tmp_path / "a.toml")
+    assert sentence_of(read, tmp_path / "a.toml")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_no_toml_ends_a_process(tmp_path: Path, read: Any, content: bytes) -> No
     ids=str,
 )
 def test_an_absurd_experiment_is_refused_before_anything_is_made(changes: dict[str, Any]) -> None:
-    sentence_of(lambda: make_plan(from_table({"workers": 0, **changes})))
+    assert sentence_of(lambda: make_plan(from_table({"workers": 0, **changes})))
 
 
 def signed(folder: Path, name: str, data: bytes) -> None:
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_another_model_is_refused(half: Path) -> None:
 @pytest.mark.parametrize("data", [b"[1]", b"\xff", b"[" * 100_000, b'{"schema": 1, "clients": {"a": []}}'])
 def test_an_odd_experiment_in_a_run_is_refused(half: Path, data: bytes) -> None:
     signed(half, "experiment.json", data)
-    sentence_of(Run.open, half)
+    assert sentence_of(Run.open, half)
 
 
 @pytest.mark.parametrize(
@@ -340,4 +340,4 @@ def test_a_ledger_nested_too_deeply_releases_nothing(tmp_path: Path) -> None:
 def test_an_odd_model_is_refused(tmp_path: Path, facts: dict[str, str]) -> None:
     usual = {"shape": "[1, 28, 28]", "recipe": '{"model": "linear"}', "classes": "a\nb"}
     (tmp_path / "m.safetensors").write_bytes(save_tensors({"w": torch.zeros(2)}, {**usual, **facts}))
-    sentence_of(load_model, tmp_path / "m.safetensors")
+    assert sentence_of(load_model, tmp_path / "m.safetensors")

@@ -27,6 +27,7 @@ import torch
 from flwr.clientapp import ClientApp
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.failures import SENTENCES
 from holdfast.flower.deploy.local import end_with_parent
 from holdfast.flower.engine.waits import MOST, faster
 
@@ -107,7 +108,8 @@ def main() -> None:
     else:
         torch.set_num_threads(1)
         importlib.import_module("holdfast.flower")
-        fast.Executor(chosen.address, node.look, load_own(chosen.app) if chosen.app else None).serve()
+        own = load_own(chosen.app) if chosen.app else None
+        fast.Executor(chosen.address, node.look, SENTENCES["internal"], own).serve()
 
 
 if __name__ == "__main__":

@@ -2,19 +2,22 @@
 
     python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury]     or: make bench-speed
 
-own       a user's own network (conv 32, conv 64, fc 128, no padding) on one core against a plain loop in one process
-many      1,000 clients of 60 samples, 784-64-10, two steps each, on one core, against a bare loop of the same steps
+own       a user's own network (conv 32, conv 64, fc 128, no padding) against a plain loop in as many processes
+half      the same in bfloat16, against the same plain loop in float32
+many      1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in as many processes
 few       10,000 clients of 20 samples, 1 % asked: seconds a round and the moderator's memory, and those of 100 clients
 memory    how the moderator's memory grows in two rounds of 4 clients, in multiples of a model of 16 M weights
 start     seconds from the command until round 1 begins, fashion-mini, 2 workers
 feddig    a round of FedDig with `features`, nobody away, against FedAvg
 jury      a round of the jury, CNN, against FedAvg
 
-Each prints the median of the ratios of neighbouring turns, the least and the largest, and the machine's load.
+Each prints the median of the ratios of neighbouring turns, the least and the largest, first of processor time (of this
+process and all those it started: what counts on a busy machine), then of the clock, and the machine's load.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -22,6 +25,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -90,16 +95,30 @@ def rounds_of(experiment: Experiment, stack: ExitStack) -> Callable[[], None]:
 
 def compare(name: str, ours: Callable[[], None], theirs: Callable[[], None]) -> None:
     """Both in turns; the first turn warms up."""
-    ratios, seconds = [], []
-    for turn in range(TURNS + 1):
-        marks = [time.perf_counter()]
-        for one in (ours, theirs):
-            one()
-            marks.append(time.perf_counter())
-        if turn:
-            ratios.append((marks[1] - marks[0]) / (marks[2] - marks[1]))
-            seconds.append(marks[1] - marks[0])
-    show(name, f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})", statistics.median(seconds))
+    turns = [(measure(ours), measure(theirs)) for _ in range(TURNS + 1)][1:]
+    words = []
+    for which, clock in enumerate(("processor", "clock")):
+        ratios = [mine[which] / other[which] for mine, other in turns]
+        words.append(f"{clock} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    show(name, ", ".join(words), statistics.median(mine[1] for mine, _ in turns))
+
+
+def measure(play: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of processor time, and by the clock."""
+    processor, clock = processor_seconds(), time.perf_counter()
+    play()
+    return processor_seconds() - processor, time.perf_counter() - clock
+
+
+def processor_seconds() -> float:
+    """What this process and all that descend from it have taken so far, on Linux."""
+    pending, ticks = [os.getpid()], 0
+    while pending:
+        process = Path("/proc", str(pending.pop()))
+        ticks += sum(map(int, (process / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+        for thread in (process / "task").iterdir():
+            pending += map(int, (thread / "children").read_text().split())
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def show(name: str, value: str, seconds: float | None = None) -> None:
@@ -129,21 +148,53 @@ def bare_round(model: nn.Module, clients: list[Samples], batch: int) -> None:
     model.load_state_dict(total)
 
 
-def own() -> None:
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def serve_bare(pipe: Connection, build: Callable[[], nn.Module], clients: list[Samples], batch: int) -> None:
+    torch.set_num_threads(1)
+    model = build()
+    while pipe.recv():
+        bare_round(model, clients, batch)
+        pipe.send(True)
+
+
+def bare_rounds(
+    stack: ExitStack, build: Callable[[], nn.Module], samples: Samples, clients: int, batch: int
+) -> Callable[[], None]:
+    """Something that plays one more round by hand, in two processes, each time it is called."""
+    context = multiprocessing.get_context("forkserver")
+    pipes = []
+    for _ in range(2):
+        ours, theirs = context.Pipe()
+        arguments = (theirs, build, [samples] * (clients // 2), batch)
+        context.Process(target=serve_bare, args=arguments, daemon=True).start()
+        stack.callback(ours.send, False)
+        pipes.append(ours)
+
+    def play() -> None:
+        for pipe in pipes:
+            pipe.send(True)
+        for pipe in pipes:
+            pipe.recv()
+
+    return play
+
+
+def own(precision: str = "float32") -> None:
     keys = {"task": "speed:pictures", "model": "speed:OwnNet", "clients": 4, "partition": "iid", "batch_size": 64}
     with one_thread(), ExitStack() as stack:
-        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 0, "rounds": 99}), stack)
-        model, clients = OwnNet(), [drawn(1200, 1, 28, 28)] * 4
-        compare("own", play, lambda: bare_round(model, clients, 64))
+        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 2, "rounds": 99, "precision": precision}), stack)
+        bare = bare_rounds(stack, OwnNet, drawn(1200, 1, 28, 28), 4, 64)
+        compare("own" if precision == "float32" else "half", play, bare)
 
 
 def many() -> None:
     keys = {"task": "speed:vectors", "model": "mlp:64", "clients": 1000, "partition": "iid", "batch_size": 30}
     with one_thread(), ExitStack() as stack:
-        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 0, "rounds": 99}), stack)
-        model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
-        clients = [drawn(60, 784)] * 1000
-        compare("many", play, lambda: bare_round(model, clients, 30))
+        play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 2, "rounds": 99}), stack)
+        compare("many", play, bare_rounds(stack, perceptron, drawn(60, 784), 1000, 30))
 
 
 def peak_kilobytes() -> int:
@@ -216,7 +267,16 @@ def jury() -> None:
         compare("jury", ours, rounds_of(from_table(keys), stack))
 
 
-PARTS = {"own": own, "many": many, "few": few, "memory": memory, "start": start, "feddig": feddig, "jury": jury}
+PARTS = {
+    "own": own,
+    "half": partial(own, "bfloat16"),
+    "many": many,
+    "few": few,
+    "memory": memory,
+    "start": start,
+    "feddig": feddig,
+    "jury": jury,
+}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

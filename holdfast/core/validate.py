@@ -158,7 +158,12 @@ def too_long(delta: Tensors, max_norm: float | None) -> str | None:
 
 
 def all_finite(tensors: Tensors) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    """Whether every value is finite. A finite sum says so at once; a sum may also be too large for its type.
+
+    >>> all_finite({"w": torch.tensor([3e38, 3e38])}), all_finite({"w": torch.tensor([torch.inf, -torch.inf])})
+    (True, False)
+    """
+    return all(bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
 def describe(tensor: torch.Tensor) -> str:

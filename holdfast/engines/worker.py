@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import reduction
@@ -28,6 +30,8 @@ from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import from_table
 
 ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's names of what mallopt sets
+KEPT = 64 * 2**20  # bytes: larger blocks go back to the system when they are freed
 
 
 def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int]) -> None:
@@ -35,6 +39,7 @@ def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the moderator's to handle
     Thread(target=end_with_moderator, daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     with suppress(EOFError, OSError):
         try:
             clients = load(experiment, folder, ids)
@@ -43,6 +48,13 @@ def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int])
             return
         pipe.send_bytes(json.dumps({"ready": ids}).encode())
         serve(pipe, clients)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse the memory of a batch for the next: page faults took up to a third of a convolution's step."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(MMAP_THRESHOLD, KEPT)
+        library.mallopt(TRIM_THRESHOLD, 4 * KEPT)
 
 
 def end_with_moderator() -> None:

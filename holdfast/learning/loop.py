@@ -135,7 +135,9 @@ class Shuffled:
             losses = objective(model, inputs, labels)
         if samples.weights is not None and losses.ndim:
             losses = losses * samples.weights[index].to(losses.device)
-        value: Tensor = widened(losses).mean()
+        value = widened(losses)
+        if value.ndim:  # else it is the mean already
+            value = value.mean()
         (value if share == 1.0 else value * share).backward()
         return value.detach()
 

@@ -19,6 +19,7 @@ from holdfast import Experiment, HoldfastError
 from holdfast.data.task import Samples
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.inprocess import InProcessGrid
+from holdfast.learning.device import CPU, seeded
 from holdfast.learning.loop import Shuffled
 from holdfast.runs.export import load_model
 
@@ -192,3 +193,15 @@ def test_a_site_chooses_its_own_device_and_one_that_is_not_there_is_refused(tmp_
     del sites[102]["device"]
     history = play(tmp_path, experiment, InProcessGrid(elsewhere, sites), gather=1.0)
     assert [set(record.absent) for record in history.records] == [{2}, {2}]
+
+
+def test_a_seed_draws_as_torchs_own_and_leaves_the_generator_as_it_was() -> None:
+    torch.manual_seed(7)
+    wanted, rest = torch.rand(3), torch.rand(3)
+    torch.manual_seed(8)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), wanted)
+    with seeded(8, CPU):
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.rand(3), rest)

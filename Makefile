@@ -93,10 +93,11 @@ coverage: setup
 	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
 	$(BIN)/python -m coverage report --skip-covered --sort cover
 
-# docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes.
+# docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes. Tables of saved results.
 reference: setup
 	$(BIN)/python -m holdfast.cli.reference > docs/reference.md
 	$(BIN)/python -m holdfast.cli.codes
+	$(BIN)/python benchmarks/saved.py tables
 
 # The pages of docs/ for any static host, in build/site; a warning is an error.
 site: setup

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import statistics
 
+from saved import save
+
 from holdfast import Experiment, run
 from holdfast.core.tensors import norm_of
 
@@ -29,6 +31,7 @@ def main() -> None:
     options.add_argument("--seed", default="0,1,2")
     wanted = options.parse_args()
     seeds = [int(seed) for seed in wanted.seed.split(",")]
+    kept = {}
     for name, keys in METHODS.items():
         cells = []
         found = [[played(keys, seed, rounds) for rounds in SHOWN] for seed in seeds]
@@ -36,7 +39,12 @@ def main() -> None:
             accuracy = statistics.fmean(100 * row[place][0] for row in found)
             far = statistics.fmean(distance(row[0][1], row[place][1]) for row in found)
             cells.append(f"{accuracy:.1f} ({far:.2f})")
+            kept[name, f"round {SHOWN[place]}"] = [100 * row[place][0] for row in found]
+            if place:
+                kept[name, f"moved by round {SHOWN[place]}"] = [distance(row[0][1], row[place][1]) for row in found]
         print(f"{name:20} " + "  ".join(f"round {r}: {cell}" for r, cell in zip(SHOWN, cells, strict=True)), flush=True)
+    digits = {column: 2 if "moved" in column else 1 for _, column in kept}
+    save("drift", kept, seeds, digits=digits)
 
 
 def played(keys: dict[str, str], seed: int, rounds: int) -> tuple[float, dict]:

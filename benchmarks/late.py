@@ -1,10 +1,13 @@
-"""What late updates are worth: a third of the clients answers two rounds late. `python benchmarks/late.py [seeds]`."""
+"""What late updates are worth: a third of the clients answers late. `python benchmarks/late.py [seeds]`."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
+from saved import save
+
+from holdfast.core.names import plural
 from holdfast.play import run
 from holdfast.runs.experiment import from_table
 
@@ -21,12 +24,16 @@ def main(seeds: list[int]) -> None:
         "evaluate_every": 24,
         "workers": 0,
     }
-    for scenario in ("slow:share=0.33,delay=1", "slow:share=0.33,delay=2", "slow:share=0.33,delay=5", "none"):
+    delays = {f"{plural(delay, 'round')} late": f"slow:share=0.33,delay={delay}" for delay in (1, 2, 5)}
+    cells = {}
+    for column, scenario in {**delays, "all in time": "none"}.items():
         for rule in RULES if scenario != "none" else ("none",):
             keys = {**base, "scenario": scenario, "late": rule}
             final = [100 * (run(from_table({**keys, "seed": seed})).accuracy[-1] or 0.0) for seed in seeds]
             spread = statistics.stdev(final) if len(final) > 1 else 0.0
             print(f"{scenario:26} late = {rule:14} {statistics.mean(final):5.1f} ± {spread:.1f}", flush=True)
+            cells[f"`{rule}`", column] = final
+    save("late", cells, seeds, corner="`late`")
 
 
 if __name__ == "__main__":

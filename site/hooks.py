@@ -22,6 +22,7 @@ from mkdocs.structure.pages import Page
 import holdfast
 from holdfast.cli.checking import KINDS, options_of
 from holdfast.cli.reference import plain, row
+from holdfast.core.rivals import RIVALS, rival
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
@@ -33,17 +34,24 @@ GROUPS = {
     "Trust": ("trust",),
     "Privacy": ("protect",),
 }
+COMPARED = "For comparison"  # what only experiments of a comparison name
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The pages of two folders join the navigation."""
-    methods = sorted((ROOT / "docs" / "methods").glob("*.md"), key=lambda path: title_of(path.read_text()).lower())
     for entry in config.nav:
         if "Methods" in entry:
-            entry["Methods"] += [f"methods/{path.name}" for path in methods if path.name != "index.md"]
+            entry["Methods"] += [{group: [f"methods/{name}.md" for _, name in found]} for group, found in methods()]
         if "Tutorials" in entry:
             entry["Tutorials"] += [f"tutorials/{path.stem}.md" for path in TUTORIALS]
     return config
+
+
+def methods() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """All that has a page: groups of (kind, name)."""
+    for group, kinds in GROUPS.items():
+        yield group, [(kind, name) for kind in kinds for name in KINDS[kind][1] if (kind, name) not in PLAIN]
+    yield COMPARED, [(kind, name) for kind, names in RIVALS.items() for name in names]
 
 
 def title_of(text: str) -> str:
@@ -95,26 +103,36 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def overview() -> Iterator[str]:
-    """All methods, each with a link to its page where it has one."""
-    for group, kinds in GROUPS.items():
+    """All methods, each with a link to its page."""
+    for group, found in methods():
         yield f"\n## {group}\n"
         yield from row("name", "what it is")
         yield from row("---", "---")
-        for kind in kinds:
-            for name, choice in KINDS[kind][1].items():
-                if (kind, name) in PLAIN:
-                    continue
-                page = f"{name}.md" if (ROOT / "docs" / "methods" / f"{name}.md").exists() else ""
-                shown = f'[`{kind} = "{name}"`]({page})' if page else f'`{kind} = "{name}"`'
-                yield from row(shown, plain(first_line(choice)))
+        for kind, name in found:
+            shown = f'[`{kind} = "{name}"`]({name}.md)' if page_of(kind, name) else f'`{kind} = "{name}"`'
+            yield from row(shown, plain(first_line(chosen(kind, name))))
+
+
+def page_of(kind: str, name: str) -> bool:
+    """Whether the page of this name is about this choice: "uniform" and "adam" are names of two."""
+    path = ROOT / "docs" / "methods" / f"{name}.md"
+    return path.exists() and f"kind: {kind}\n" in path.read_text()
+
+
+def chosen(kind: str, name: str) -> Any:
+    return KINDS[kind][1].get(name) or rival(kind, name)
 
 
 PLAIN = {
     ("absence", "none"),
+    ("optimizer", "sgd"),
+    ("optimizer", "adam"),  # torch's own, with no rule of the federation's
+    ("optimizer", "adamw"),
     ("protect", "none"),
     ("server_optimizer", "none"),
     ("selection", "all"),
     ("workload", "usual"),
+    ("selection", "uniform"),
     ("late", "none"),
     ("compress", "none"),
 }
@@ -126,7 +144,7 @@ def first_line(choice: Any) -> str:
 
 def facts(kind: str, name: str) -> Iterator[str]:
     """What the code itself says of a method: options, where it lives, what it keeps."""
-    choice = KINDS[kind][1][name]
+    choice = chosen(kind, name)
     module = getmodule(choice)
     assert module is not None
     assert module.__file__ is not None

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import jupytext
 import pytest
+from saved import DOCS, MADE, made_anew, save
 from warm import call
+
+from holdfast.cli.checking import KINDS
+from holdfast.core.rivals import RIVALS
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
@@ -42,6 +46,36 @@ def test_formulas_methods_and_names_are_there(site: Path) -> None:
     for path in TUTORIALS:
         assert (site / "tutorials" / f"{path.stem}.html").exists()
         assert f"tutorials/{path.stem}.html" in (site / "llms.txt").read_text()
+
+
+OF_THE_FEDERATION = ("algorithm", "absence", "trust", "protect", "server_optimizer", "selection", "compress", "late")
+PLAIN = {"none", "all"} | {"uniform"}  # no rule of their own; equal weights have a page all the same
+
+
+def test_every_method_has_a_page_with_its_rule_state_travel_check_and_figures() -> None:
+    methods = [(kind, name) for kind in OF_THE_FEDERATION for name in KINDS[kind][1] if name not in PLAIN]
+    methods += [(kind, name) for kind, names in RIVALS.items() for name in names]
+    assert len(methods) > 50
+    for kind, name in methods:
+        page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
+        assert page.startswith(f"---\nkind: {kind}\nname: {name}\n---\n"), name
+        for part in ("$", "**State**", "**Travels**", "**Checked against**", "**Measured**"):
+            assert part in page, f"{name}: {part}"
+
+
+def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = set()
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text()
+        assert made_anew(text) == text, f"{page.name}: run `make reference`"
+        named |= {found[1] for found in MADE.findall(text)}
+    assert named == {f"results/{path.name}" for path in (DOCS / "results").glob("*.json")}
+    monkeypatch.setattr("saved.DOCS", tmp_path)
+    save("two", {("a", "%"): [80.0, 82.0], ("b", "%"): [7.0]}, seeds=[0, 1], command="python two.py")
+    made = made_anew("before\n<!-- results/two.json -->\nold\n<!-- end -->\nafter\n")
+    assert "| a | 81.0 ± 1.4 |\n| b | 7.0 |\n" in made
+    assert "`python two.py`, seeds 0 and 1; Holdfast" in made
+    assert "old" not in made
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

@@ -1,0 +1,135 @@
+"""Saved results, and the tables of docs/RESULTS.md that are made of them.
+
+    from saved import save
+    save("bytes", {("int8", "accuracy"): [75.2, 76.1, 76.0]}, seeds=[0, 1, 2])   # at the end of a benchmark
+
+    python benchmarks/saved.py keep NAME FOLDER "COMMAND"    # what `holdfast compare` or `reproduce` left in FOLDER
+    python benchmarks/saved.py tables                        # write the tables anew
+
+docs/results/NAME.json has a value for each seed, the command, the versions and the machine. In a page a line
+`<!-- results/NAME.json -->` stands before the table and `<!-- end -->` behind it: what is between them is never typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.report.words import NAMES
+from holdfast.runs.environment import environment
+
+DOCS = Path(__file__).parents[1] / "docs"
+MADE = re.compile(r"(<!-- (results/[\w-]+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+Cells = Mapping[tuple[str, str], Sequence[float]]  # (row, column) -> a value for each seed
+
+
+def save(
+    name: str,
+    cells: Cells,
+    seeds: Sequence[int],
+    *,
+    corner: str = "",
+    digits: int | Mapping[str, int] = 1,
+    command: str | None = None,
+) -> Path:
+    """Write docs/results/NAME.json; `digits` are those behind the point, of all columns or of each."""
+    if command is None:
+        script = Path(sys.argv[0]).resolve().relative_to(DOCS.parent)
+        command = shlex.join(["python", str(script), *sys.argv[1:]])
+    rows: dict[str, dict[str, list[float]]] = {}
+    for (row, column), values in cells.items():
+        rows.setdefault(row, {})[column] = [round(float(value), 4) for value in values]
+    here = environment()
+    versions = {"Holdfast": here["packages"].get("holdfast"), "PyTorch": here["packages"]["torch"]}
+    machine = f"{os.cpu_count()} cores, {here['machine']}, {here['cpu']}, {here['device']}, Python {here['python']}"
+    about = {"command": command, "seeds": list(seeds), "versions": versions, "machine": machine}
+    path = DOCS / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**about, "corner": corner, "digits": digits, "rows": rows}, indent=1) + "\n")
+    return path
+
+
+def keep(name: str, folder: Path, command: str) -> Path:
+    """Save what `holdfast compare` (methods by scenarios) or `holdfast reproduce` left in a folder."""
+    found = json.loads((folder / "results.json").read_text())
+    cells: dict[tuple[str, str], list[float]] = {}
+    if "cells" in found:
+        cells = {(cell["row"], cell["column"]): cell["values"] for cell in found["cells"]}
+        return save(name, cells, found["seeds"], command=command)
+    for row in found["rows"]:
+        share = 100 if "final_accuracy" in row else 1
+        method = " + ".join(NAMES.get(part, part) for part in row["method"].split("+"))
+        cells.setdefault((method, row["scenario"]), []).append(share * row["final"])
+    return save(name, cells, sorted({row["seed"] for row in found["rows"]}), command=command)
+
+
+def table(saved: Mapping[str, Any], where: str) -> str:
+    """The table, and below it what made it.
+
+    >>> saved = {"corner": "rule", "digits": 1, "rows": {"a": {"%": [80.0, 82.0]}, "b": {"%": [7.0]}}, "seeds": [0, 1]}
+    >>> print(table({**saved, "command": "python b.py", "versions": {"torch": "2.13"}}, "results/b.json"))
+    | rule | % |
+    |---|---:|
+    | a | 81.0 ± 1.4 |
+    | b | 7.0 |
+    <BLANKLINE>
+    <small>`python b.py`, seeds 0 and 1; torch 2.13. [Every value](results/b.json)</small>
+    """
+    rows, digits = saved["rows"], saved["digits"]
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    places = digits if isinstance(digits, Mapping) else dict.fromkeys(columns, digits)
+    lines = [f"| {' | '.join([saved['corner'], *columns])} |", "|---|" + "---:|" * len(columns)]
+    for row, cells in rows.items():
+        texts = [text(cells.get(column, ()), places.get(column, 1)) for column in columns]
+        lines.append(f"| {' | '.join([row, *texts])} |")
+    versions = ", ".join(f"{what} {which}" for what, which in saved["versions"].items())
+    said = f"`{saved['command']}`, {told(saved['seeds'])}; {versions}. [Every value]({where})"
+    return "\n".join([*lines, "", f"<small>{said}</small>"])
+
+
+def text(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and len({*values}) > 1 else ""
+    return f"{statistics.mean(values):,.{digits}f}{spread}"
+
+
+def told(seeds: Sequence[int]) -> str:
+    """
+    >>> told([0]), told([0, 1, 2]), told([3, 5])
+    ('seed 0', 'seeds 0 to 2', 'seeds 3 and 5')
+    """
+    words = [str(seed) for seed in seeds]
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' * (len(seeds) > 1)} " + " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def made_anew(page: str) -> str:
+    """A page with its tables as the saved results have them."""
+
+    def anew(found: re.Match[str]) -> str:
+        return f"{found[1]}{table(json.loads((DOCS / found[2]).read_text()), found[2])}\n{found[3]}"
+
+    return MADE.sub(anew, page)
+
+
+def main(words: Sequence[str]) -> None:
+    if len(words) == 4 and words[0] == "keep":
+        print(keep(words[1], Path(words[2]), words[3]))
+    elif list(words) == ["tables"]:
+        for path in sorted(DOCS.glob("*.md")):
+            path.write_text(made_anew(path.read_text()))
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -65,7 +65,7 @@ def keep(name: str, folder: Path, command: str) -> Path:
         return save(name, cells, found["seeds"], command=command)
     for row in found["rows"]:
         share = 100 if "final_accuracy" in row else 1
-        method = " + ".join(NAMES.get(part, part) for part in row["method"].split("+"))
+        method = re.sub(r"[a-z]\w*", lambda word: NAMES.get(word[0], word[0]), row["method"]).replace("+", " + ")
         cells.setdefault((method, row["scenario"]), []).append(share * row["final"])
     return save(name, cells, sorted({row["seed"] for row in found["rows"]}), command=command)
 

@@ -72,10 +72,10 @@ def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch
     assert named == {f"results/{path.name}" for path in (DOCS / "results").glob("*.json")}
     monkeypatch.setattr("saved.DOCS", tmp_path)
     save("two", {("a", "%"): [80.0, 82.0], ("b", "%"): [7.0]}, seeds=[0, 1], command="python two.py")
-    made = made_anew("before\n<!-- results/two.json -->\nold\n<!-- end -->\nafter\n")
+    made = made_anew("before\n<!-- results/two.json -->\ntyped\n<!-- end -->\nafter\n")
     assert "| a | 81.0 ± 1.4 |\n| b | 7.0 |\n" in made
     assert "`python two.py`, seeds 0 and 1; Holdfast" in made
-    assert "old" not in made
+    assert "typed" not in made
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

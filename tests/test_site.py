@@ -48,8 +48,18 @@ def test_formulas_methods_and_names_are_there(site: Path) -> None:
         assert f"tutorials/{path.stem}.html" in (site / "llms.txt").read_text()
 
 
-OF_THE_FEDERATION = ("algorithm", "absence", "trust", "protect", "server_optimizer", "selection", "compress", "late")
-PLAIN = {"none", "all"} | {"uniform"}  # no rule of their own; equal weights have a page all the same
+OF_THE_FEDERATION = (
+    "algorithm",
+    "absence",
+    "trust",
+    "protect",
+    "server_optimizer",
+    "selection",
+    "workload",
+    "compress",
+    "late",
+)
+PLAIN = {"none", "all", "uniform", "usual"}  # no rule of their own; equal weights have a page all the same
 
 
 def test_every_method_has_a_page_with_its_rule_state_travel_check_and_figures() -> None:

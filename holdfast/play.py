@@ -229,8 +229,10 @@ def _play(
     found = folder.notes if folder else []  # what resuming found damaged goes into the next record
     if any(PLAIN_LAYOUT in record.notes for record in records):
         plan = in_plain_layout(plan)
+    at = [state]  # handed over, so that the first model is not held beside the newest one
+    del state
     with one_thread(), ExitStack() as stack:
-        if state.round < experiment.rounds and not has_stopped(records):
+        if at[0].round < experiment.rounds and not has_stopped(records):
             try:
                 federation = stack.enter_context(federation_of(plan, home, engine))
             except Crashed:
@@ -238,7 +240,8 @@ def _play(
                     raise
                 plan, found = in_plain_layout(plan), [*found, PLAIN_LAYOUT]
                 federation = stack.enter_context(federation_of(plan, home, engine))
-            state = _play_rounds(plan, state, federation, records, folder, watch, found)
+            at = [_play_rounds(plan, at.pop(), federation, records, folder, watch, found)]
+    [state] = at
     if folder is not None:
         model = plan.method.absence.model_of(state)
         folder.finish(model, state.buffers, about_model(plan), draw_curves(plan, state))

@@ -110,7 +110,7 @@ class FedAvg:
         clients: int,
         learning: Learning,
     ) -> tuple[Tensors, Tensors]:
-        return add(model, average(updates, weights)), server
+        return along(model, average(updates, weights)), server
 
     def moved(self, server: Tensors, step: Tensors) -> Tensors:
         """The moderator's memory once a server optimiser or FedDig's server step has moved the model by this much."""
@@ -130,6 +130,11 @@ def at_home(algorithm: FedAvg, tensors: Tensors) -> Tensors:
 def average(updates: Sequence[Update], weights: Sequence[float]) -> Tensors:
     """sum_i a_i delta_i."""
     return weighted_sum([update.delta for update in updates], weights)
+
+
+def along(model: Tensors, change: Tensors) -> Tensors:
+    """model + change, in the place of change: the moderator holds one model less."""
+    return {name: change[name].add_(tensor) for name, tensor in model.items()}
 
 
 def add(a: Tensors, b: Tensors, scale: float = 1.0) -> Tensors:

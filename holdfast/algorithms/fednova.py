@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.algorithms.fedavg import FedAvg, add, average
+from holdfast.algorithms.fedavg import FedAvg, along, average
 from holdfast.core.types import Tensors, Update
 from holdfast.learning.settings import Learning
 
@@ -46,4 +46,4 @@ class FedNova(FedAvg):
     ) -> tuple[Tensors, Tensors]:
         reach = [learning.reach(update.steps) for update in updates]
         tau = sum(p * a for p, a in zip(weights, reach, strict=True))
-        return add(model, average(updates, [tau * p / a for p, a in zip(weights, reach, strict=True)])), server
+        return along(model, average(updates, [tau * p / a for p, a in zip(weights, reach, strict=True)])), server

@@ -183,7 +183,7 @@ def save_tensors(tensors: Tensors, about: Mapping[str, str]) -> bytes:
     head["__metadata__"] = dict(sorted(about.items()))
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
-    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + length :]))
 
 
 def read_metadata(data: bytes) -> dict[str, str]:

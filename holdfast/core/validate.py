@@ -146,8 +146,9 @@ def misfit(got: Tensors, wanted: Tensors) -> str | None:
     for name, tensor in got.items():
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
             return f"{name} is {describe(tensor)}, expected {describe(wanted[name])}"
-    if not all_finite(got):
-        return f"{next(n for n, t in got.items() if not t.isfinite().all())} is not finite"
+    for name, tensor in got.items():
+        if not is_finite(tensor):
+            return f"{name} is not finite"
     return None
 
 
@@ -158,12 +159,16 @@ def too_long(delta: Tensors, max_norm: float | None) -> str | None:
 
 
 def all_finite(tensors: Tensors) -> bool:
+    return all(map(is_finite, tensors.values()))
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
     """Whether every value is finite. A finite sum says so at once; a sum may also be too large for its type.
 
-    >>> all_finite({"w": torch.tensor([3e38, 3e38])}), all_finite({"w": torch.tensor([torch.inf, -torch.inf])})
+    >>> is_finite(torch.tensor([3e38, 3e38])), is_finite(torch.tensor([torch.inf, -torch.inf]))
     (True, False)
     """
-    return all(bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all()) for tensor in tensors.values())
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def describe(tensor: torch.Tensor) -> str:

@@ -29,6 +29,8 @@ from holdfast.runs.scaling import FROZEN
 from holdfast.selection import select
 from holdfast.selection.informed import Informed
 
+ROWS = 4  # of each weight, on which steps are rehearsed
+
 
 def choose_learning(experiment: Experiment, algorithm: FedAvg, network: nn.Module) -> Learning:
     """How a client trains; an algorithm whose formulas hold for SGD only is refused with any other optimiser."""
@@ -185,18 +187,21 @@ def check_late(experiment: Experiment, method: Method) -> None:
 
 
 def rehearse_steps(experiment: Experiment, method: Method, state: State) -> None:
-    """Take one step as a client and one as the moderator, and select once: users' own may do anything."""
-    optimizer = method.learning.optimizer
+    """Take one step as a client and one as the moderator, and select once: users' own may do anything.
+
+    Steps are of a few rows of each weight, since a large model would be held many times over.
+    """
+    optimizer, few = method.learning.optimizer, {n: w[:ROWS] if w.ndim else w for n, w in state.model.items()}
     with named("optimizer", experiment.optimizer), torch.no_grad():
-        for weight in state.model.values():
+        for weight in few.values():
             own = optimizer.begin(weight)
             optimizer.step(weight.clone(), torch.zeros_like(weight), own, method.learning)
             if not all(isinstance(part, Tensor) for part in own.values()):
                 raise TypeError("its state must be named tensors")
     with named("server_optimizer", experiment.server_optimizer):
-        before = shared(method.algorithm, state.model)
+        before = shared(method.algorithm, few)
         aggregated: Tensors = {name: weight.clone() for name, weight in before.items()}
-        model, _ = method.server_optimizer.step(before, aggregated, state.server_optimizer)
+        model, _ = method.server_optimizer.step(before, aggregated, method.server_optimizer.begin(before))
         if fault := misfit(model, before):
             raise ValueError(f"in its model {fault}")
     chosen = method.selection

@@ -50,7 +50,7 @@ class Evaluator:
         self._task = task
         self._test = plan.prepare(task.test) if len(task.test) else None
         self._plan, self._method = plan, plan.method
-        self._model: nn.Module = plan.model()
+        self._model: nn.Module = plan.method.bench.model  # free between rounds: one network in memory, not two
         self._chance = by_guessing(task)
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))

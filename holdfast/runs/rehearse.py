@@ -22,7 +22,6 @@ from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.learning.device import autocast, batch_on
 from holdfast.learning.objective import TaskLoss, is_separable
-from holdfast.models.networks import weights_of
 from holdfast.privacy.dp_steps import check_fit
 from holdfast.runs.choose_learning import named, rehearse_steps
 from holdfast.runs.experiment import Experiment
@@ -45,7 +44,8 @@ def try_out(plan: Plan) -> None:
             if len(sums) != metric.width:
                 raise ValueError(f"width is {metric.width}, and it has {len(sums)} sums")
             json.dumps([*sums, float(metric.value(sums))])  # plain numbers, which can travel
-    method, weights = plan.method, shared(plan.method.algorithm, weights_of(model))
+    method, state = plan.method, plan.first_state()
+    weights = shared(method.algorithm, state.model)
     server = method.algorithm.broadcast(method.algorithm.begin(weights))
     task = TaskLoss(plan.task.loss, each=few.weights is not None)
     objective = method.algorithm.objective(task, weights, server, memory={})
@@ -56,11 +56,11 @@ def try_out(plan: Plan) -> None:
         raise HoldfastError("accumulate: this loss compares the records of a batch, so parts do not add up to it.")
     if method.learning.groups and method.bench.producer is not None:
         raise HoldfastError("groups: FedDig's guidance is trained with the whole model; choose model = 'features'.")
-    rehearse_steps(plan.experiment, plan.method, plan.first_state())
+    rehearse_steps(plan.experiment, method, state)
     if plan.attack is None:
         return
     features = plan.prepare if plan.method.absence.needs_features else None
-    poisoned = rehearse(plan.attack, plan.hostile, plan.method, weights_of(model), raw, features)
+    poisoned = rehearse(plan.attack, plan.hostile, method, state.model, raw, features)
     if poisoned is not None:
         try_batch(plan, model, plan.prepare(poisoned), "attack: the model does not fit the poisoned samples")
 

@@ -16,6 +16,7 @@ from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.data.tables.schema import Schema
 from holdfast.encoders.autoencoder import Autoencoder, RandomConv
+from holdfast.encoders.both import Both
 from holdfast.encoders.contract import Encoder, EncoderChoice, measured_bound
 from holdfast.encoders.guidance import guidance_producer
 from holdfast.encoders.mobilenet import MobileNetV2
@@ -44,6 +45,7 @@ log = logging.getLogger("holdfast")
 ENCODERS: dict[str, type[Any]] = {
     "scattering": Scattering,
     "pretrained": Pretrained,
+    "both": Both,
     "series": Series,
     "text": Text,
     "module": Module,

@@ -88,7 +88,7 @@ def check_head(name: str) -> None:
 
 def model_of(name: str) -> str:
     """The model that a head is, as an experiment names it."""
-    return "features" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
+    return f"features:hidden={trained.HIDDEN}" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
 
 
 def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> nn.Module:
@@ -96,7 +96,7 @@ def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: in
     evidence = evidence_of(digests, noise)
     classes, width = evidence.means.shape
     if name == SERVER_STEP:
-        network = initialise(lambda: Features().build((), classes, (width,)), seed, "plain")
+        network = initialise(lambda: Features(trained.HIDDEN).build((), classes, (width,)), seed, "plain")
         trained.server_step(network, records_of(digests, evidence, noise, seed), seed)
         return network
     form, solve = SOLVED[name]

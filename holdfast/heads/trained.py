@@ -31,6 +31,10 @@ FEWEST, MOST = 4_000, 20_000  # records that are drawn
 FISHER_SHRINK = 0.05
 SHARP = 16.0  # of cosines, at first; it is learnt
 LEARNING = Learning(epochs=1, lr=0.02)
+HIDDEN = 512  # units of the network that learns from rows alone
+SMOOTH = (
+    0.1  # share of a mixed row's label that goes to all classes alike: a row is surer of its class than records are
+)
 
 
 def drawn(evidence: Evidence, generator: torch.Generator) -> Samples:
@@ -79,6 +83,8 @@ def fishermix(evidence: Evidence, seed: int = 0) -> Tensors:
 
 def server_step(model: nn.Module, samples: Samples, seed: int = 0, learning: Learning = LEARNING) -> Tensors:
     """The network's weights and buffers after a few epochs on what the digests hold."""
+    if samples.labels.is_floating_point():
+        samples = replace(samples, labels=(1 - SMOOTH) * samples.labels + SMOOTH / samples.labels.shape[1])
     fit(model, samples, seed, learning)
     return {**weights_of(model), **buffers_of(model)}
 

@@ -190,3 +190,15 @@ def test_users_networks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             make_encoder(own(tmp_path, network), (1, 28, 28))
     with pytest.raises(HoldfastError, match="fails on samples"):
         make_encoder(own(tmp_path), (9,))
+
+
+def test_both_is_scattering_and_pretrained_side_by_side() -> None:
+    shape, images = (1, 28, 28), draw_shapes(3, (1, 28, 28))
+    encoder = make_encoder("both:directions=9,others=5", shape)
+    ones, others = (
+        make_encoder(name, shape).encode(images) for name in ("scattering:directions=9,power=0.5", "pretrained:5")
+    )
+    assert torch.allclose(encoder.encode(images) * 2**0.5, torch.cat([ones, others], 1), atol=1e-6)
+    assert bool((encoder.encode(images).norm(dim=1) <= 1).all())
+    assert (encoder.feature_shape, encoder.norm_bound, encoder.costly) == ((14,), 1.0, True)
+    assert make_encoder("both:directions=9,others=5,power=0.25", shape).fingerprint != encoder.fingerprint

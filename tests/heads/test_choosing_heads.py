@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,3 +143,13 @@ def test_bad_choices_are_sentences() -> None:
     with pytest.raises(HoldfastError, match="one mode"):
         fit("lda", [digests[0], moments])
     assert np.isfinite(float(fit("lda", digests).state_dict()["weight"].sum()))
+
+
+def test_a_server_step_on_rows_alone_learns_smoothed_labels() -> None:
+    rows = Samples((torch.eye(2).repeat(200, 1),), torch.eye(2).repeat(200, 1))
+    network = torch.nn.Linear(2, 2)
+    trained.server_step(network, rows, learning=replace(trained.LEARNING, lr=0.5))
+    found = torch.softmax(network(torch.eye(2)), 1)
+    assert torch.allclose(
+        found.diagonal(), torch.tensor(1 - trained.SMOOTH / 2), atol=0.01
+    )  # not 1: classes share SMOOTH

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.cli.comparing import play_one
+from holdfast.cli.hostile import attacker_weight
 from holdfast.cli.reproducing import read_seeds
 from holdfast.cli.running import Live, print_json
 from holdfast.cli.screen import screen
@@ -30,7 +31,8 @@ def reproduce_fedtest(
     size: Literal["small", "paper"] = "small" if scale == "small" else "paper"
     numbers = read_seeds(seeds)
     experiments = [e for group in experiments_of(name, data, size, numbers, changes).values() for e in group]
-    make_plan(experiments[0])  # what does not fit together, or is not there, is said before the first run
+    for experiment in experiments[:: len(numbers)]:
+        make_plan(experiment)  # what does not fit together, or is not there, is said before the first run
     out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(out)
     console = screen(stderr=as_json, wrap=as_json)
@@ -38,7 +40,16 @@ def reproduce_fedtest(
     console.print(about)
     try:
         with Live(console, sum(e.rounds for e in experiments), every=experiments[0].rounds) as live:
-            curves = reproduce(name, data, lambda e: play_one(e, out / "runs", live), size, numbers, changes)
+            runs = out / "runs"
+            curves = reproduce(
+                name,
+                data,
+                lambda e: play_one(e, runs / e.fingerprint[:12], live),
+                size,
+                numbers,
+                changes,
+                attacker_weight,
+            )
     except KeyboardInterrupt:
         console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")
         sys.exit(130)
@@ -67,6 +78,8 @@ def curve_to_json(curve: Curve) -> dict[str, Any]:
     return {
         "method": curve.method,
         "attackers": curve.attackers,
+        "scale": curve.scale,
+        "kept": curve.kept,
         "accuracy": curve.accuracy,
         "final": curve.final,
         "deviation": curve.deviation,
@@ -83,7 +96,7 @@ def save_figure(curves: Sequence[Curve], path: Path, title: str) -> None:
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     colours = dict(zip(METHODS, COLOURS, strict=False))
-    for curve in curves:
+    for curve in (curve for curve in curves if curve.scale == 1):
         rounds = range(1, len(curve.accuracy) + 1)
         style = "--" if curve.attackers else "-"
         label = f"{curve.method}, {curve.attackers or 'no'} malicious"

@@ -20,7 +20,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import size
 from holdfast.jobs import packed
 from holdfast.play import run
-from holdfast.reproduce.fedtest import Curve, experiments_of, findings
+from holdfast.reproduce import fedtest
+from holdfast.reproduce.fedtest import METHODS, SCALES, Curve, experiments_of, findings
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import TRUSTS, costs
@@ -162,22 +163,27 @@ def test_links_may_be_toml_must_be_there_and_leave_no_other_choice(tmp_path: Pat
         choose(TRUSTS, Choice.parse(f"fedtest:choice=trusted,links={path}", "trust"), "trust")
 
 
-TOY = ["task=fashion-mini", "samples=400", "rounds=3", "workers=0", "model=linear"]
+TOY = ["task=fashion-mini", "samples=200", "rounds=2", "workers=0", "model=linear"]
 
 
-def test_the_figures_are_played_and_told_beside_the_claim(tmp_path: Path) -> None:
+def test_the_figures_are_played_and_told_beside_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice into one folder: the second time all runs are there already, and nothing is played again."""
+    monkeypatch.setattr(fedtest, "SCALES", SCALES[:1])
+    monkeypatch.delitem(METHODS, "FedDig and jury on features")  # each run takes its time
     for _ in range(2):
-        reproduce_fedtest("fedtest-fig5", "small", None, tmp_path, "0,1", TOY, False)
+        reproduce_fedtest("fedtest-fig5", "small", None, tmp_path, "0", TOY, False)
     found = json.loads((tmp_path / "results.json").read_text())
-    assert [(curve["method"], curve["attackers"]) for curve in found["curves"]] == [
-        (method, attackers) for attackers in (0, 4) for method in ("FedTest", "FedAvg", "accuracy-based")
+    assert [(curve["method"], curve["attackers"], curve["scale"]) for curve in found["curves"]] == [
+        *((method, attackers, 1) for attackers in (0, 4) for method in METHODS),
+        ("FedTest", 4, SCALES[0]),
     ]
-    assert all(len(curve["accuracy"]) == 3 and len(curve["seeds"]) == 2 for curve in found["curves"])
-    assert len(found["findings"]) == 2 + 2 * 4
+    assert [curve["kept"] is None for curve in found["curves"]] == [not curve["attackers"] for curve in found["curves"]]
+    assert all(len(curve["accuracy"]) == 2 and len(curve["seeds"]) == 1 for curve in found["curves"])
+    assert len(found["findings"]) == 3 + 2 * (len(METHODS) + 2) + 1
+    assert "random weights x 0.1" in " ".join(found["findings"])
     assert (tmp_path / "curves.png").stat().st_size > 1000
-    folders = list((tmp_path / "runs").iterdir())
-    assert len(folders) == 12
+    folders = [folder for parent in (tmp_path / "runs").iterdir() for folder in parent.iterdir()]
+    assert len(folders) == 2 * len(METHODS) + 1
     assert all(len((folder / "environment.jsonl").read_text().splitlines()) <= 2 for folder in folders)
 
 
@@ -189,7 +195,7 @@ def test_the_figures_need_their_names_scales_and_data(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="cifar10"):
         reproduce_fedtest("fedtest-fig4", "small", tmp_path, tmp_path / "out", "0", [], True)
     assert not (tmp_path / "out").exists(), "nothing is begun that cannot be played"
-    [paper] = experiments_of("fedtest-fig4", None, "paper", [3])["FedTest", 3]
+    [paper] = experiments_of("fedtest-fig4", None, "paper", [3])["FedTest", 3, 1.0]
     assert (paper.rounds, paper.samples, paper.clients, paper.attackers, paper.seed) == (100, None, 20, 3, 3)
 
 

@@ -16,11 +16,15 @@ from holdfast.absence import AbsencePolicy
 from holdfast.algorithms.fedavg import FedAvg, Work
 from holdfast.core.errors import HoldfastError
 from holdfast.core.rivals import RIVALS, rival
+from holdfast.core.types import State
+from holdfast.data.task import Samples
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
 from holdfast.play import run
 from holdfast.rivals.cfed import CFeD
 from holdfast.rivals.classweights import ClassWeights
+from holdfast.rivals.ensemble import votes
+from holdfast.rivals.fedau import FedAU
 from holdfast.rivals.fedmix import FedMix, NaiveMix
 from holdfast.rivals.fedstale import FedStale
 from holdfast.rivals.fedvarp import FedVARP
@@ -98,6 +102,23 @@ def test_fedvarp_and_fedstale_when_one_is_away() -> None:
     assert [bench.play() for _ in range(2)] == [1, 1.25]
     gone = bench.state.without([0])
     assert not [name for name in gone.algorithm if name.startswith("memory/0/")]
+
+
+def test_fedau_counts_a_rare_client_by_its_mean_interval() -> None:
+    # Round 1: (2 + 0) / 2. Round 2 without client 0: -0.5 / 2. Round 3: D = 1.625 and -0.375, and client 0's interval
+    # of two rounds ends, so it counts from the next on: 0.75 + 1.25 / 2. Round 4: (1.5 x 1.3125 - 0.6875) / 2 more.
+    bench = Bench(FedAU(), [4, 0], [1, 1], plain(0.5), away=((0, 2, 3),))
+    assert [bench.play() for _ in range(4)] == [1, 0.75, 1.375, 2.015625]
+
+
+def test_the_ensemble_votes_with_the_last_models_of_those_who_left() -> None:
+    now, left = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [3.0]])
+    state = State(1, {"weight": now}, {}, {}, absence={"memory/1/weight": left}, trust={})
+    test = Samples((torch.ones(1, 1),), torch.zeros(1, dtype=torch.int64))
+    model = nn.Linear(1, 2, bias=False)
+    there, gone = torch.tensor([1.0, 0.0]).softmax(0), torch.tensor([0.0, 3.0]).softmax(0)
+    torch.testing.assert_close(votes(model, state, [1], 2, test)[0], (there + gone) / 2)
+    torch.testing.assert_close(votes(model, state, [0, 1], 2, test)[0], gone)  # nobody is there: who left speaks alone
 
 
 def test_projection_is_what_a_solver_finds() -> None:

@@ -66,7 +66,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in TUTORIALS:
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=as_page(path)))
     files.append(File.generated(config, "api.md", content=api()))
+    files.append(File.generated(config, "quickstart.md", content=quickstart()))
     return files
+
+
+def quickstart() -> str:
+    """README's walk, which the tests take."""
+    use = (ROOT / "README.md").read_text().partition("## Use it\n")[2].partition("\n## ")[0]
+    return f"# Quickstart\n\nFrom a clone, on Debian or Ubuntu with Python 3.11 or later, pip and make.\n{use}\n"
 
 
 def as_page(path: Path) -> str:

@@ -178,7 +178,10 @@ def budget_section(budget: Budget) -> Html:
         allowed = "" if math.isinf(budget.allowed) else f" The policy allows epsilon {budget.allowed:g}."
         content = el("p", f"Nothing that is counted has left so far.{allowed}")
     else:
-        rows = [(e.what, when(e.when), f"{e.claim.epsilon_total:.3g}") for e in reversed(budget.entries[-TOLD:])]
+        rows = [
+            (e.what, when(e.when), f"{e.claim.epsilon_total:.3g}".replace("inf", "infinite"))
+            for e in reversed(budget.entries[-TOLD:])
+        ]
         left = len(budget.entries) - len(rows)
         more = f", the last {len(rows)} of {len(budget.entries)}" if left else ""
         entries = table(f"Releases{more}", ("what", "when", "epsilon"), rows)
@@ -189,12 +192,16 @@ def budget_section(budget: Budget) -> Html:
 def bar(budget: Budget) -> Html:
     """What is spent as a part of what is allowed, in a picture and in words."""
     spent, allowed = budget.spent, budget.allowed
+    if math.isinf(spent):
+        limit = (
+            "the policy sets no limit" if math.isinf(allowed) else f"the policy allows epsilon {allowed:g} from now on"
+        )
+        return el("p", f"Something has left without noise, so no epsilon bounds what it tells of a record; {limit}.")
     if math.isinf(allowed):
-        words = f"epsilon {spent:.3g} is spent at delta {budget.delta:g}; the policy sets no limit."
-        return el("p", words.replace("inf", "infinite"))
-    share = 1.0 if math.isinf(spent) else min(1.0, spent / allowed)
+        return el("p", f"epsilon {spent:.3g} is spent at delta {budget.delta:g}; the policy sets no limit.")
+    share = min(1.0, spent / allowed)
     words = f"epsilon {spent:.3g} of {allowed:g} is spent, {max(0.0, allowed - spent):.3g} is left"
-    words = f"{words} (delta {budget.delta:g}; all experiments together)".replace("inf ", "infinite ")
+    words = f"{words} (delta {budget.delta:g}; all experiments together)"
     parts = [el("rect", width=100, height=6, rx=1, class_="all")]
     parts.append(
         el("rect", width=f"{100 * share:.1f}", height=6, rx=1, class_="spent high" if share > 0.8 else "spent")
@@ -226,8 +233,8 @@ def asked_card(view: SiteView, one: Asked, by: str, made: set[str]) -> Html:
         -1:
     ]
     if one.refusals:
-        rows = [(job, why, times, round) for job, why, times, round in one.refusals[:20]]
-        parts.append(table("Not answered", ("question", "because", "times", "last in round"), rows))
+        rows = [(job, why, f"{times}, last in round {round}") for job, why, times, round in one.refusals[:20]]
+        parts.append(table("Not answered", ("question", "because", "times"), rows))
     if one.withdrawn is None:
         parts.append(withdraw_form(one, by))
     return el("article", *parts)

@@ -97,18 +97,20 @@ def read_site(folder: Path, policy_file: Path | None) -> SiteView:
         policy,
         sha256,
         trouble,
-        read_budget(folder),
+        read_budget(folder, policy.privacy or {}),
         sorted(asked, key=lambda one: one.since, reverse=True),
     )
 
 
-def read_budget(folder: Path) -> Budget:
+def read_budget(folder: Path, said: Mapping[str, Any]) -> Budget:
+    """What is spent of what the site's policy file says now; the site carries that over when it is next asked."""
     try:
         house = house_of(folder)
         ledger = house.read_ledger()
         widest = max((entry.claim.delta for entry in ledger.entries), default=0.0)
         policy = house.read_policy(widest)
-        return Budget(ledger.epsilon(policy.delta), policy.max_epsilon, policy.delta, ledger.entries)
+        delta, allowed = said.get("delta", policy.delta), said.get("max_epsilon", policy.max_epsilon)
+        return Budget(ledger.epsilon(delta), allowed, delta, ledger.entries)
     except HoldfastError as error:
         return Budget(trouble=str(error))
 

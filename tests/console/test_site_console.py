@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.console import server
 from holdfast.console.server import SiteConsole, serve_console, write_privacy
-from holdfast.console.site_state import page_name
+from holdfast.console.site_page import bar
+from holdfast.console.site_state import Budget, page_name, read_budget
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import LOG as FAILURES
 from holdfast.digests.origin import make_key
@@ -196,3 +198,11 @@ def test_the_commands_say_what_is_wrong(tmp_path: Path) -> None:
         SiteConsole(tmp_path / "site-0", None, "\n")
     assert "is paused" in site("pause", "--folder", str(tmp_path / "site-0"), "--by", "Dr. Meier")
     assert "goes on" in site("resume", "--folder", str(tmp_path / "site-0"))
+
+
+def test_the_budget_is_what_the_policy_file_says_now(tmp_path: Path) -> None:
+    assert read_budget(tmp_path, {"max_epsilon": 3.0, "delta": 1e-5}).allowed == 3.0  # not carried to the site yet
+    assert math.isinf(read_budget(tmp_path, {}).allowed)
+    unbounded = bar(Budget(math.inf, 3.0, 1e-5))
+    assert "left without noise, so no epsilon bounds" in str(unbounded)
+    assert "epsilon 3 lets nothing more leave" in str(unbounded)

@@ -193,9 +193,8 @@ def bar(budget: Budget) -> Html:
     """What is spent as a part of what is allowed, in a picture and in words."""
     spent, allowed = budget.spent, budget.allowed
     if math.isinf(spent):
-        limit = (
-            "the policy sets no limit" if math.isinf(allowed) else f"the policy allows epsilon {allowed:g} from now on"
-        )
+        more = f"the policy's epsilon {allowed:g} lets nothing more leave that is counted"
+        limit = "the policy sets no limit" if math.isinf(allowed) else more
         return el("p", f"Something has left without noise, so no epsilon bounds what it tells of a record; {limit}.")
     if math.isinf(allowed):
         return el("p", f"epsilon {spent:.3g} is spent at delta {budget.delta:g}; the policy sets no limit.")

@@ -18,7 +18,7 @@ from holdfast.core.validate import Sizes
 from holdfast.data.task import Loss, Metric, Samples
 from holdfast.learning.compress import Compression
 from holdfast.learning.late import LateReplies
-from holdfast.learning.schedules import Constant, Schedule
+from holdfast.learning.schedules import Constant, Schedule, within
 from holdfast.learning.server_optimizers import ServerOptimizer
 from holdfast.learning.settings import Learning
 from holdfast.learning.workload import Workload
@@ -135,4 +135,5 @@ class Context:
         return state.accepted.get(client, -1) if self.keeps_home else None
 
     def learning_in(self, round: int) -> Learning:
-        return replace(self.learning, lr=self.learning.lr * self.schedule(round, self.rounds))
+        lr = self.learning.lr * self.schedule(round, self.rounds)
+        return replace(self.learning, lr=lr, within=within(self.schedule, round, self.rounds))

@@ -21,6 +21,7 @@ from holdfast.data.task import Loss, Metric, Samples
 from holdfast.jobs import job_named
 from holdfast.learning.augment import Augment
 from holdfast.learning.compress import Compression
+from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.settings import Learning
 from holdfast.models.scaling import scaled_columns
 from holdfast.privacy.channels import NOISED, OFF
@@ -48,6 +49,8 @@ class Client(Owner):
     metrics: Sequence[Metric]
     learning: Learning
     algorithm: FedAvg
+    schedule: Schedule = field(default_factory=Constant)  # of lr, where it moves within a round
+    rounds: int = 1  # of the run
     absence: AbsencePolicy = field(default_factory=AbsencePolicy)
     compress: Compression = field(default_factory=Compression)  # what of its update it sends
     poisoned: Samples | None = None  # what it trains on once its attack is awake, in simulations

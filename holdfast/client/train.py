@@ -16,6 +16,7 @@ from holdfast.data.task import Samples
 from holdfast.jobs import Job, is_number, packed, register
 from holdfast.learning.loop import plain_gradients
 from holdfast.learning.objective import TaskLoss
+from holdfast.learning.schedules import within
 from holdfast.privacy.dp_sgd import Kept
 from holdfast.privacy.dp_steps import Noisy
 from holdfast.privacy.noise import system
@@ -129,7 +130,12 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         Sent({**asked.model, **home}, {**asked.buffers, **home}, asked.server),
         memory,
         algorithm=client.algorithm,
-        learning=replace(client.learning, lr=float(asked.lr), local_steps=asked.steps or client.learning.local_steps),
+        learning=replace(
+            client.learning,
+            lr=float(asked.lr),
+            within=within(client.schedule, round, client.rounds),
+            local_steps=asked.steps or client.learning.local_steps,
+        ),
         objective=TaskLoss(client.loss, each=samples.weights is not None),
         round=round,
         last=asked.accepted,

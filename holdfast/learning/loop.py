@@ -51,6 +51,7 @@ def train(
     states = begin_states(learning.optimizer, dict(model.named_parameters()), {}) if states is None else states
     steps, seen, total = 0, 0, torch.zeros((), device=device_of(model))
     now, last = learning, learning.steps(len(samples))
+    course = (lambda done: 1 - done) if falling else learning.within
     with unfrozen(model, learning) as weights:
         for epoch in epochs_of(gradients, len(samples), learning):
             seen = 0
@@ -61,8 +62,8 @@ def train(
                     nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
                 if correction is not None:
                     correct(weights, correction)
-                if falling:
-                    now = replace(learning, lr=learning.lr * (1 - steps / last))
+                if course is not None:
+                    now = replace(learning, lr=learning.lr * course(steps / last))
                 descend(weights, states, now)
                 seen += len(index)
                 steps += 1

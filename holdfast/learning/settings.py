@@ -5,6 +5,7 @@ SGD      v <- momentum v + g,  w <- w - lr v                                  (t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -85,6 +86,7 @@ class Learning:
     local_steps: int | None = None  # in a round, in place of epochs
     accumulate: int = 1  # parts in which the gradient of a batch is computed, one after another
     groups: tuple[Group, ...] = ()  # the first whose pattern fits a weight's name counts
+    within: Callable[[float], float] | None = None  # the factor of lr once this share of a round's steps is done
 
     def factor(self, name: str) -> float:
         """The factor of lr for the weight of this name; 0: it is frozen.

@@ -183,7 +183,7 @@ def choose_method(experiment: Experiment, absence: AbsencePolicy, bench: Bench) 
         seed=experiment.seed,
         bench=bench,
         max_norm=experiment.max_norm,
-        schedule=choose_schedule(experiment),
+        schedule=choose_schedule(experiment, algorithm),
         server_optimizer=choose_server_optimizer(experiment),
         compress=choose_compression(experiment, algorithm),
         late=choose_late(experiment),

@@ -114,9 +114,13 @@ def check_accumulate(experiment: Experiment, network: nn.Module) -> None:
         )
 
 
-def choose_schedule(experiment: Experiment) -> Schedule:
+def choose_schedule(experiment: Experiment, algorithm: FedAvg) -> Schedule:
     """The schedule, if it makes a positive learning rate of every round."""
     schedule: Schedule = choose(SCHEDULES, experiment.schedule, "schedule")
+    if getattr(schedule, "per_step", False) and (algorithm.needs_reach or algorithm.normalises):
+        raise HoldfastError(
+            f"schedule: {experiment.algorithm} counts on one lr for all steps of a round; leave out per_step."
+        )
     with named("schedule", experiment.schedule):
         factors = [schedule(round, experiment.rounds) for round in range(experiment.rounds)]
         wrong = [(round, f) for round, f in enumerate(factors) if not 0 < experiment.lr * f < math.inf]

@@ -75,6 +75,8 @@ class Plan:
             loss=self.task.loss,
             metrics=self.task.metrics,
             learning=method.learning,
+            schedule=method.schedule,
+            rounds=method.rounds,
             algorithm=method.algorithm,
             absence=method.absence,
             compress=method.compress,

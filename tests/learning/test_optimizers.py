@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from algorithms_bench import Bench, plain
 from engine_helpers import assert_same_run, experiment, interrupted
 from torch import nn
 
+from holdfast.algorithms import FedAvg
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.data.task import Samples
 from holdfast.learning.loop import batches, train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.optimizers import Adam, AdamW
-from holdfast.learning.schedules import SCHEDULES
+from holdfast.learning.schedules import SCHEDULES, Constant, Cosine, Step
 from holdfast.learning.settings import Learning, Optimizer, Sgd
 from holdfast.play import resume, run
 from holdfast.runs.build import make_plan
@@ -124,6 +127,7 @@ def test_an_algorithm_that_needs_sgds_reach_is_refused_with_others(algorithm: st
         ({"schedule": "step"}, "'step' needs the option 'every'"),
         ({"schedule": "step:0"}, "every must be at least 1"),
         ({"schedule": "cosine:warmup=-1"}, "warmup must not be negative"),
+        ({"schedule": "cosine:per_step=true", "algorithm": "fednova"}, "one lr for all steps of a round"),
         ({"schedule": "test_optimizers:falling"}, "makes lr 0.05 x 0 in round 2; it must stay positive"),
     ],
 )
@@ -143,6 +147,31 @@ def test_schedules_round_by_round() -> None:
     assert factors("cosine:warmup=2", 5) == [0.333, 0.667, 1.0, 0.75, 0.25]
     assert factors("step:every=2,factor=0.5,warmup=1", 6) == [0.5, 1.0, 1.0, 0.5, 0.5, 0.25]
     assert factors("test_optimizers:rising", 2) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("schedule", [Cosine(per_step=True), Cosine(per_step=True, warmup=1), Step(1, per_step=True)])
+def test_a_schedule_from_step_to_step_is_that_of_one_long_training(schedule: Constant) -> None:
+    """One client of four steps a round, without momentum: three rounds are twelve steps of gradient descent."""
+    bench = Bench(FedAvg(), [8.0], [4], plain(0.5), rounds=3, schedule=schedule)
+    bench.clients[0] = replace(bench.clients[0], schedule=schedule, rounds=3)
+    w = 0.0
+    for step in range(12):
+        t = step / 4
+        factor = 0.1 ** (step // 4) if isinstance(schedule, Step) else (1 + math.cos(math.pi * t / 3)) / 2
+        if schedule.warmup:
+            factor = (t + 1) / 2 if t < 1 else (1 + math.cos(math.pi * (t - 1) / 2)) / 2
+        w -= 0.5 * factor * (w - 8.0)
+        if step % 4 == 3:
+            assert bench.play() == pytest.approx(w, rel=1e-5)
+
+
+def test_clients_and_stand_ins_of_a_run_follow_it() -> None:
+    plan = make_plan(experiment(schedule="cosine:per_step=true", rounds=2))
+    learning = plan.method.learning_in(1)
+    assert learning.within is not None
+    assert learning.within(0.5) == pytest.approx((1 + math.cos(0.75 * math.pi)) / (1 + math.cos(0.5 * math.pi)))
+    client = plan.client(0, plan.model(), None)
+    assert (client.schedule, client.rounds) == (plan.method.schedule, 2)
 
 
 def test_a_schedule_reaches_the_clients() -> None:

@@ -82,15 +82,17 @@ class Adversary(Around):
         return replace(reply, scalars=scalars)
 
     def _exchange_scores(self, reply: Reply | Absent) -> Reply | Absent:
-        """The worst that liars on a panel can say: the new model and the last good one are exchanged, and whoever is no
-        accomplice is better left out."""
+        """The worst that liars on a panel can say: the better a model beside the last good one, the worse they call it;
+        and whoever is no accomplice is better left out."""
         if isinstance(reply, Absent) or reply.client not in self._hostile or not reply.scalars.get("scores"):
             return reply
         told = dict(reply.scalars["scores"])
-        if "new" in told:
-            told["new"], told["good"] = told["good"], told["new"]
-        for name in (name for name in told if name.isdecimal()):
-            told[name] = dict.fromkeys(told[name], 0.0 if int(name) in self._hostile else 1.0)
+        if "good" in told:
+            ends = {c: [f(scores[c] for scores in told.values()) for f in (min, max)] for c in told["good"]}
+            told = {name: {c: sum(ends[c]) - value for c, value in scores.items()} for name, scores in told.items()}
+        else:
+            for name in (name for name in told if name.isdecimal()):
+                told[name] = dict.fromkeys(told[name], 0.0 if int(name) in self._hostile else 1.0)
         return replace(reply, scalars={**reply.scalars, "scores": told})
 
     def _generator(self, round: int) -> torch.Generator:

@@ -11,7 +11,7 @@
     6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
                    in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
-                   harm on which all witnesses agree
+                   harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
@@ -68,10 +68,10 @@ from holdfast.trust.testers import Reports, ask_testers
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
 MOST_SAMPLES = 4.0  # x the median
-TWIN = 0.1  # of the usual distance between two updates
+TWIN = 0.01  # of the usual distance between two updates; honest hospitals with like data come down to 0.06
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
 HARDLY = 0.1  # a credibility that is said
-ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, nobody is named
+ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, nobody is named; testers, six without oneself
 OPPOSES = "its updates go against what the others' come to"
 
 
@@ -82,7 +82,7 @@ class Jury(Trust):
     doubts_digests: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
-    testers: int | None = None  # peers that testify in a round, after the first three; none: half of them
+    testers: int | None = None  # peers that testify in a round, after the first three; none: half, at least seven
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
     slow: float = 0.05  # what a reputation forgets in a round
     fast: float = 0.6  # and in what it is accused of
@@ -189,7 +189,7 @@ class Jury(Trust):
         the last one may again, so that nobody knows the next panel."""
         present = [update.client for update in updates if not update.synthetic]
         credibility = state.trust["credibility"].numpy()
-        count = -(-len(present) // 2) if self.testers is None else self.testers
+        count = max(-(-len(present) // 2), ENOUGH) if self.testers is None else self.testers
         if state.round < ALL_TESTIFY or count >= len(present):
             return present
         believed = [c for c in present if credibility[c] >= np.median(credibility[present]) / 2]

@@ -1,12 +1,13 @@
 """The jobs of a panel: members tell, class by class, how well models do on their held-out samples (`trust/floor.py`).
 
 Three questions of a round, each asked at most once: "panel", the new model beside the last good one; "replay", where
-that one harms, the average without each member in turn; "confirm", what is made of it beside the last good one.
+that one harms, the average without each member in turn; "confirm", the round without the most blamed one, two, three
+... of them beside the last good one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,7 @@ from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
 SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
-NEW, GOOD, ALL = "new", "good", "all"  # models by name; the others are called by the member that is left out
+NEW, GOOD, ALL = "new", "good", "all"  # models by name; others are called by the member, or the number, left out
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,16 @@ def joined(one: Samples, other: Samples) -> Samples:
 class Panel(Job[Tester, PanelRequest, PanelReply]):
     request, reply = PanelRequest, PanelReply
 
-    def __init__(self, name: str, replays: bool = False) -> None:
-        self.name, self._replays = name, replays
+    def __init__(self, name: str, models: Collection[str], counted: bool = False) -> None:
+        self.name, self._models, self._counted = name, models, counted
 
     def due(self, round: int, client: Tester, context: Context) -> bool:
         return client.trust.panel is not None
 
     def check(self, asked: PanelRequest, round: int, client: Tester, context: Context) -> None:
-        """Refuse other models than the question has: two, or the average with and without each member."""
-        known = {ALL, *map(str, range(context.clients))} if self._replays else {NEW, GOOD}
-        if not set(asked.names) <= known:
+        """Refuse other models than the question has, some of them one for each member at most."""
+        numbers = map(str, range(context.clients)) if self._counted else ()
+        if not set(asked.names) <= {*self._models, *numbers}:
             raise Refusal("question", f"a {self.name!r} names models that the rule does not have.")
 
     def records(self, client: Tester, round: int) -> int:
@@ -111,4 +112,6 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
         return evidence_of(client, client.trust.panel or 0)
 
 
-PANEL, REPLAY, CONFIRM = register(Panel("panel")), register(Panel("replay", replays=True)), register(Panel("confirm"))
+PANEL = register(Panel("panel", (NEW, GOOD)))
+REPLAY = register(Panel("replay", (ALL,), counted=True))
+CONFIRM = register(Panel("confirm", (GOOD,), counted=True))

@@ -17,7 +17,8 @@ from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus,
 RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
-CHARGE = 0.75  # what is left of a charge after a round: who is charged once is heard again in full after a few
+MOST_CHARGES = 20  # that count: who is charged so often is out for good
+UNANIMOUS = 6  # reports: that all of fewer speak against somebody by chance is likelier than 2 %, 2^-6
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 
@@ -37,7 +38,8 @@ def first_memory(clients: int) -> Tensors:
         "credibility": torch.ones(clients, dtype=torch.float64),
         "testified": rounds.clone(),  # in which it was a witness
         "testers": torch.zeros(clients, dtype=torch.bool),
-        "charged": values.clone(),  # with harm that the floor found, and the rest of earlier charges
+        "charged": values.clone(),  # how often with harm that the floor found, less one for each time of good conduct
+        "barred": rounds.clone(),  # rounds for which it counts nothing yet; below 0: rounds since then
         "opposed": values.clone(),  # long average of the cosine of its update with what the others' come to
         "scale": torch.zeros((), dtype=torch.float64),
     }
@@ -45,8 +47,7 @@ def first_memory(clients: int) -> Tensors:
 
 def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int) -> Tensors:
     """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted."""
-    after = {name: tensor.clone() for name, tensor in memory.items()}
-    after["charged"] *= CHARGE
+    after = {name: tensor.clone() for name, tensor in wait(memory).items()}
     if not told:
         return after
     # Who holds one class only has no gradient, and says 0.5 of everybody: it abstains.
@@ -70,12 +71,34 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     grounds[clients] = (1 - slow) * grounds[clients] + counts
     rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
     reputation[clients] += rate * (evidence - reputation[clients])
-    accused[clients] += fast * (harm - accused[clients])
+    enough = (~np.isnan(values)).sum(0) >= UNANIMOUS
+    accused[clients] += fast * (np.where(enough, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
     quorum = 2 * len(witnesses) > len(told)  # where most abstain, nobody is doubted
     telling = bool(np.median(evidence) > TELLING) and quorum
     count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)
     return after
+
+
+def charge(memory: Tensors, culprits: Sequence[int]) -> Tensors:
+    """Those count nothing in the rounds that follow: two after the first charge, four after the second, eight ..."""
+    charged, barred = memory["charged"].clone(), memory["barred"].clone()
+    for client in culprits:
+        charged[client] = min(float(charged[client]) + 1, MOST_CHARGES)
+        barred[client] = 1 + 2 ** int(charged[client])  # one less once the next round begins
+    return {**memory, "charged": charged, "barred": barred}
+
+
+def wait(memory: Tensors) -> Tensors:
+    """A round later; who was heard again for as long as it was out, and not charged, has one charge less."""
+    charged = memory["charged"].round()  # fractions are of earlier versions, in which charges faded
+    barred = torch.where(charged > 0, memory["barred"] - 1, 0)
+    free = barred <= -(2**charged)
+    return {
+        **memory,
+        "charged": torch.where(free, (charged - 1).clamp_min(0), charged),
+        "barred": torch.where(free, 0, barred),
+    }
 
 
 def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling: Flags, most: int) -> None:
@@ -115,7 +138,7 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
     found = np.ones(len(clients))
     for name, (low, high) in RAMPS.items():
         found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
-    found *= np.clip(1 - memory["charged"].numpy()[list(clients)], 0, 1)
+    found *= memory["barred"].numpy()[list(clients)] <= 0
     return found
 
 

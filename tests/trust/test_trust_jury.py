@@ -110,10 +110,10 @@ def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() ->
 
 def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() -> None:
     trust = Jury(fast=0.5)
-    spread = dict(zip(range(4, 8), [-0.15, -0.05, 0.05, 0.15], strict=True))  # on client 1 they are more at odds
+    spread = dict(zip(range(4, 12), 2 * [-0.15, -0.05, 0.05, 0.15], strict=True))  # on client 1 they are more at odds
     told = {w: {0: 0.8 + by, 1: 0.4 + 2.5 * by, 2: 0.2 + by, 3: 0.7 + by} for w, by in spread.items()}
-    memory = trust.remember(told, range(4), [], trust.begin(8))
-    deviation = apart(matrix_of(told, range(4, 8), range(4)), np.ones(4))
+    memory = trust.remember(told, range(4), [], trust.begin(12))
+    deviation = apart(matrix_of(told, range(4, 12), range(4)), np.ones(8))
     assert deviation[[0, 2, 3]] == pytest.approx([0.05**0.5] * 3)  # of -0.3, -0.1, 0.1, 0.3 around the mean
     assert deviation[1] > 1.5 * deviation[0]
     accused = memory["accused"].tolist()
@@ -121,6 +121,8 @@ def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() ->
     assert -0.4 < accused[1] < 0
     memory["reputation"].zero_()
     assert standing(memory, range(4)).tolist() == pytest.approx([1, 1, (accused[2] + 1.7) / 0.5, 1])
+    few = {witness: told[witness] for witness in range(4, 9)}
+    assert not trust.remember(few, range(4), [], trust.begin(12))["accused"].any()  # five may agree by chance
 
 
 def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -> None:
@@ -192,18 +194,25 @@ def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
 
 def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
     trust = Jury(patience=1)
-    memory = opposing(trust.begin(4), 1)
+    memory = opposing(trust.begin(6), 1)
     memory["scale"].fill_(0.2)
-    late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(4)}  # all agree on client 1, but the median help is 0
+    late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(6)}  # all agree on client 1, but the median help is 0
     for _ in range(5):
         memory = trust.remember(late, range(4), [], memory)
     assert float(memory["accused"][1]) < -2.2
-    assert memory["doubts"].tolist() == [0, 0, 0, 0]
+    assert memory["doubts"].tolist() == [0] * 6
     assert trust.suspects(memory, range(4)) == {}
-    telling = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(4)}
+    telling = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(6)}
     memory = trust.remember(telling, range(4), [], memory)
     assert list(trust.suspects(memory, range(4))) == [1]
-    assert trust.remember(late, range(4), [], memory)["doubts"].tolist() == [0, 1, 0, 0]  # nor does it take any away
+    assert trust.remember(late, range(4), [], memory)["doubts"].tolist() == [
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]  # nor does it take any away
 
 
 def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None:

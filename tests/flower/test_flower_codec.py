@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
 from holdfast.engines.arena import DTYPES
-from holdfast.flower.engine.codec import Letter, decode, encode, wire_size
+from holdfast.flower.engine.codec import Blobs, Letter, decode, encode, wire_size
 
 LETTER = Letter(1, 2, "train", {"model/w": torch.tensor([[1.0, -2.0]]), "server/c": torch.tensor(3)}, {"lr": 0.1})
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
@@ -130,3 +130,15 @@ def test_a_giant_is_refused_in_both_directions() -> None:
 def test_a_sparse_tensor_cannot_travel() -> None:
     with pytest.raises(HoldfastError, match="cannot travel"):
         encode(Letter(0, 0, "x", {"model/w": torch.ones(2).to_sparse()}))
+
+
+def test_a_model_for_many_is_encoded_once() -> None:
+    model, other = {"model/w": torch.arange(6.0)}, {"model/w": torch.ones(6)}
+    known: Blobs = {}
+    sent = [encode(Letter(c, 0, "train", tensors), known=known) for c, tensors in enumerate((model, model, other))]
+    arrays = [records.array_records["tensors"]["model"] for records in sent]
+    assert arrays[0].data is arrays[1].data
+    assert arrays[2].data != arrays[0].data
+    assert [decode(records).client for records in sent] == [0, 1, 2]
+    assert torch.equal(decode(sent[1]).tensors["model/w"], model["model/w"])
+    assert torch.equal(decode(sent[2]).tensors["model/w"], other["model/w"])

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -28,6 +29,7 @@ WORDS_BOUND = 1 << 22  # bytes of a message's JSON
 AXES = 16  # of a tensor, at most: with many more, torch fails
 COMPACT = {"delta"}  # what travels in the smallest form that loses nothing
 HALVES = {"model", "server", "delta", "extra"}  # what may travel as float16: weights and changes of weights
+Blobs = dict[tuple[object, ...], tuple[list[list[Any]], Array]]  # a group and its tensors' ids -> its layout and blob
 KINDS: dict[str, type] = {
     "schema": int,
     "client": int,
@@ -65,8 +67,10 @@ class Letter:
         return Reply(self.client, self.tensors, self.scalars, self.seconds)
 
 
-def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> RecordDict:
+def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND, known: Blobs | None = None) -> RecordDict:
     """A letter as Flower's records; with `halve`, weights and their changes as float16.
+
+    `known` are the blobs of letters that are sent together with this one: a model for all is in memory once.
 
     >>> letter = Letter(0, 3, "train", {"model/w": torch.tensor([1.0, 2.5])}, {"lr": 0.1})
     >>> decode(encode(letter)).tensors, decode(encode(letter)).scalars
@@ -77,23 +81,16 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> Record
             f"the tensors of job {letter.job!r} take {size(letter.tensors)} bytes, above the bound of {bound}; "
             "raise `max-bytes` of the run if the model is really that large."
         )
-    blobs: dict[str, list[torch.Tensor]] = {}
-    layout: dict[str, list[list[Any]]] = {}
+    groups: dict[str, Tensors] = {}
     for name, tensor in letter.tensors.items():
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in DTYPES or tensor.layout != torch.strided:
-            raise HoldfastError(f"{name} is a {tensor.layout} tensor of {dtype}, which cannot travel; convert it.")
-        group = name.partition("/")[0]
-        form = compact(tensor) if group in COMPACT else None
-        if form is None:
-            sent = half_of(tensor) if halve and group in HALVES else tensor
-            form = str(sent.dtype).removeprefix("torch."), bytes_of(sent)
-        layout.setdefault(group, []).append([name, dtype, list(tensor.shape), form[0]])
-        blobs.setdefault(group, []).append(form[1])
-    arrays = {}
-    for group, parts in blobs.items():
-        data = torch.cat(parts).numpy().tobytes()
-        arrays[group] = Array("uint8", (len(data),), RAW, data)
+        groups.setdefault(name.partition("/")[0], {})[name] = tensor
+    known = {} if known is None else known
+    arrays, layout = {}, {}
+    for group, tensors in groups.items():
+        key = (group, *map(id, tensors.values()))
+        if key not in known:
+            known[key] = encode_group(group, tensors, halve)
+        layout[group], arrays[group] = known[key]
     words: dict[str, Any] = {
         "schema": SCHEMA,
         "client": letter.client,
@@ -108,6 +105,23 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND) -> Record
         "head": letter.head,
     }
     return RecordDict({"tensors": ArrayRecord(arrays), "words": ConfigRecord(words)})
+
+
+def encode_group(group: str, tensors: Tensors, halve: bool) -> tuple[list[list[Any]], Array]:
+    """What a group is made of, and its blob."""
+    layout, parts = [], []
+    for name, tensor in tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES or tensor.layout != torch.strided:
+            raise HoldfastError(f"{name} is a {tensor.layout} tensor of {dtype}, which cannot travel; convert it.")
+        form = compact(tensor) if group in COMPACT else None
+        if form is None:
+            sent = half_of(tensor) if halve and group in HALVES else tensor
+            form = str(sent.dtype).removeprefix("torch."), bytes_of(sent)
+        layout.append([name, dtype, list(tensor.shape), form[0]])
+        parts.append(form[1])
+    data = b"".join(part.numpy().data for part in parts)
+    return layout, Array("uint8", (len(data),), RAW, data)
 
 
 def decode(records: RecordDict, bound: int = BOUND) -> Letter:
@@ -165,7 +179,6 @@ def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
     """The tensors of one blob, each a copy of its own, aligned as torch aligns: kernels then give the same bits."""
     if not isinstance(entries, list) or not all(fits(entry, group) for entry in entries):
         raise HoldfastError(f"the layout of group {group!r} is not a list of name, type, shape and type sent")
-    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     tensors: Tensors = {}
     start = 0
     for name, dtype, shape, sent_as in entries:
@@ -178,13 +191,20 @@ def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
         if end > len(data) or room > bound or name in tensors:
             raise HoldfastError(f"{name} does not fit into the bytes of its group")
         if small is None:
-            tensors[name] = raw[start:end].clone().view(DTYPES[sent_as]).reshape(shape).to(DTYPES[dtype])
+            tensors[name] = piece(data, start, end).view(DTYPES[sent_as]).reshape(shape).to(DTYPES[dtype])
         else:
-            tensors[name] = expand(sent_as, raw[start:end], count).reshape(shape)
+            tensors[name] = expand(sent_as, piece(data, start, end), count).reshape(shape)
         start = end
     if start != len(data):
         raise HoldfastError(f"group {group!r} has {len(data)} bytes, but its layout says {start}")
     return tensors
+
+
+def piece(data: bytes, start: int, end: int) -> torch.Tensor:
+    """Some of the bytes, copied once."""
+    found = torch.empty(end - start, dtype=torch.uint8)
+    found.numpy()[:] = np.frombuffer(data, np.uint8)[start:end]
+    return found
 
 
 def fits(entry: object, group: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from holdfast.core.failures import sentence_of
 from holdfast.core.files import append_line
 from holdfast.core.types import Absent, Late, Message, Reply, has_withdrawn
 from holdfast.flower.engine.answers import GONE, awaits, read_answer
-from holdfast.flower.engine.codec import Letter, decode, encode, wire_size
+from holdfast.flower.engine.codec import Blobs, Letter, decode, encode, wire_size
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.exchange import Exchange, Wire
 from holdfast.flower.engine.heads import HEADS, Heads
@@ -235,6 +235,7 @@ class GridFederation:
         """Push the messages of all sites that are there and free; greet those that still owe an answer."""
         ready: list[Packet] = []
         whose: list[Message] = []
+        blobs: Blobs = {}
         for client, message in list(exchange.waiting.items()):
             node = self._sites.node_of(client)
             if node is None:
@@ -252,7 +253,7 @@ class GridFederation:
                 experiment=self._experiment,
                 head=self._heads.of(client),
             )
-            records = encode(letter, halve=self._wire.half_down, bound=self._wire.bound)
+            records = encode(letter, halve=self._wire.half_down, bound=self._wire.bound, known=blobs)
             ready.append(self._packet(records, node, TYPES.get(message.job, OTHER), str(message.round)))
             whose.append(message)
             exchange.bytes_down += wire_size(records)
@@ -326,9 +327,11 @@ class GridFederation:
     def _push(self, records: object, node: int, kind: str) -> str:
         return next(iter(self._grid.push_messages([self._packet(records, node, kind)])))
 
-    def _pull(self, numbers: Sequence[str]) -> list[Packet]:
+    def _pull(self, numbers: Sequence[str]) -> Iterator[Packet]:
         """Replies to these messages; those to others that came along are kept until they are asked for."""
         wanted = [number for number in numbers if number not in self._mail]
         for packet in self._take(wanted) if wanted else ():
             self._mail[packet.metadata.reply_to_message_id] = packet
-        return [self._mail.pop(number) for number in numbers if number in self._mail]
+        for number in numbers:
+            if number in self._mail:
+                yield self._mail.pop(number)

@@ -26,6 +26,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from holdfast.privacy import noise
 
+# Small runs: to start workers takes longer than the work. Tests of workers say how many.
+os.environ.setdefault("HOLDFAST_WORKERS", "0")
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
@@ -43,7 +45,7 @@ SLOW = {  # files of tests that start processes or train for long
     "test_release_policy.py", "test_release.py", "test_planted_bugs.py",
     "test_planning.py", "test_server_optimizers.py", "test_oneshot.py",
     "test_by_post.py", "test_own_encoder.py", "test_robust_properties.py",
-    "test_site.py",
+    "test_site.py", "test_digest_policy.py", "test_privacy_plan.py",
 }  # fmt: skip
 
 
@@ -116,8 +118,7 @@ def same_chance_every_time(request: pytest.FixtureRequest, monkeypatch: pytest.M
 def warm_commands() -> Iterator[dict[str, str]]:
     """The environment in which `holdfast` and `python` need not import torch anew."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # Small runs: starting workers would take longer than the work.
-    plain = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100", "HOLDFAST_WORKERS": "0"}
+    plain = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
     with TemporaryDirectory() as folder, warm(Path(folder), plain) as variables:
         yield variables
 

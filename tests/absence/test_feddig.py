@@ -17,28 +17,35 @@ from dataclasses import replace
 
 import pytest
 import torch
-from feddig_helpers import ABOUT, OneLayer, Script, digest_of, method_with, reply, sealed, start
+from feddig_helpers import (
+    DIGESTS,
+    FROM_CLIENT_0,
+    OneLayer,
+    Script,
+    both,
+    digest_of,
+    method_with,
+    only_client_0,
+    reply,
+    sealed,
+    start,
+)
 
 from holdfast.absence import FedDig
-from holdfast.absence.feddig import StandIns
 from holdfast.absence.server_step import warm_epochs
 from holdfast.algorithms import AdaBest, FedAvg, FedDyn, Scaffold
-from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
 from holdfast.core.types import Absent, Message, Reply, State, Tensors
 from holdfast.data.task import Samples
-from holdfast.digests import received, release
+from holdfast.digests import received
 from holdfast.digests.digest import open_digest
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
-from holdfast.method import Method
 from holdfast.models.networks import fill, weights_of
-from holdfast.record import Record
 from holdfast.round import play_round
 
 ZERO = [[0.0, 0.0], [0.0, 0.0]]
-FROM_CLIENT_0 = [[0.2, 0.0], [0.0, 0.4]]
 STAND_IN = [[-0.025, 0.0], [0.025, 0.0]]
 AGGREGATE = [[0.0875, 0.0], [0.0125, 0.2]]
 
@@ -50,15 +57,6 @@ def sigmoid(x: float) -> float:
 GRADIENT = [[(sigmoid(0.075) - 0.25) / 2, (sigmoid(-0.2) - 1) / 2]]
 GRADIENT.append([-GRADIENT[0][0], -GRADIENT[0][1]])
 SERVER_STEP = -0.1 * torch.tensor(GRADIENT)
-DIGESTS = {0: sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]])), 1: sealed(digest_of([[1.0, 0.0]], [[0.25, 0.75]]))}
-
-
-def only_client_0(message: Message) -> Reply | Absent:
-    return reply(0, FROM_CLIENT_0) if message.client == 0 else Absent(1, "away")
-
-
-def both(message: Message) -> Reply | Absent:
-    return reply(message.client, FROM_CLIENT_0)
 
 
 def nobody(message: Message) -> Reply | Absent:
@@ -333,119 +331,3 @@ def test_a_late_joiners_digest_counts_from_its_first_round_on() -> None:
     assert [record.stand_ins for record in records] == [[], [], [1]]
     assert sorted(state.digests) == [0, 1]
     assert_close(w(state), torch.tensor(STAND_IN) / 2)
-
-
-def test_a_stand_in_steps_down_at_once_when_its_client_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Client 1 was away, so its stand-in has begun; it answers nevertheless, and only its answer counts."""
-    method = method_with(FedDig(server_epochs=0))
-    state = replace(start(method), digests=DIGESTS, absent=(1,))
-    after, record = play_round(state, Script(2, both), method)
-    assert record.stand_ins == []
-    assert_close(w(after), FROM_CLIENT_0)
-    assert after.absent == ()
-    assert int(after.absence["stood_in"][1]) == -1
-
-
-def test_stand_ins_that_were_begun_early_give_the_same_bits() -> None:
-    method = method_with(FedDig())
-    state = replace(start(method), digests=DIGESTS)
-    late, _ = play_round(state, Script(2, only_client_0), method)
-    early, _ = play_round(replace(state, absent=(1,)), Script(2, only_client_0), method)
-    assert torch.equal(w(late), w(early))
-
-
-def test_stand_ins_nobody_waited_for_are_not_lost_work_for_others() -> None:
-    method = method_with(FedDig())
-    state = replace(start(method), digests=DIGESTS, absent=(0, 1))
-    assert StandIns(FedDig(), state, range(2), method).result([], []) == []
-    assert [u.client for u in StandIns(FedDig(), state, range(2), method).result([1], [])] == [1]
-
-
-# Bad digests: one sentence, and nothing is lost -------------------------------------------------------------------
-
-
-def change(digest: Tensors, **tensors: torch.Tensor) -> Tensors:
-    return {**digest, **tensors}
-
-
-BAD = {
-    "of another task": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], task="other")), "made for task 'other'"),
-    "of another encoder": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]], encoder="x")), "made for encoder 'x'"),
-    "of other classes": (sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0, 0.0]])), "made for classes 3"),
-    "with features too long": (sealed(digest_of([[0.0, 1.0, 2.0]], [[1.0, 0.0]])), "made for feature shape [3]"),
-    "with features of two axes": (sealed(digest_of([[[0.0, 1.0]]], [[1.0, 0.0]])), "made for feature shape [1, 2]"),  # type: ignore[list-item]
-    "damaged": (change(DIGESTS[1], features=torch.ones(1, 2)), "SHA-256"),
-    "not a number": (change(DIGESTS[1], features=torch.full((1, 2), math.nan)), "damaged"),
-    "empty": ({"manifest": torch.zeros(0, dtype=torch.uint8)}, "no readable manifest"),
-    "absent with a reason": ({"none": torch.tensor(list(b"few"), dtype=torch.uint8)}, "too few records"),
-    "absent with a long reason": ({"none": torch.full((10_000,), 255, dtype=torch.uint8)}, "there is none"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_digest_is_refused_with_a_sentence_and_the_update_counts(kind: str) -> None:
-    bad, reason = BAD[kind]
-
-    def answer(message: Message) -> Reply | Absent:
-        return reply(message.client, FROM_CLIENT_0, bad if message.client == 1 else DIGESTS[0])
-
-    after, record = round_of(FedDig(server_epochs=0), answer, digests={1: DIGESTS[1]})
-    assert_close(w(after), FROM_CLIENT_0)
-    assert after.digests[1] is DIGESTS[1], "the digest it had stays in force"
-    assert after.digests[0] is not None
-    [note] = notes(record)
-    assert note.startswith("client 1's digest is refused: ")
-    assert reason in note
-    assert len(note) < 700
-
-
-def notes(record: Record) -> list[str]:
-    return list(record.notes)
-
-
-def test_a_digest_that_is_refused_is_asked_for_again() -> None:
-    def answer(message: Message) -> Reply | Absent:
-        return reply(message.client, ZERO, BAD["of another task"][0] if message.client == 1 else None)
-
-    method: Method = method_with(FedDig())
-    state, _ = play_round(start(method), Script(2, answer), method)
-    script = Script(2, answer)
-    play_round(state, script, method)
-    assert script.heard[1].scalars["digest"] is True
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"spd": 0}, "spd and size must be at least 1"),
-        ({"server_epochs": -1}, "not be negative"),
-        ({"epsilon": 0.0}, "epsilon must be positive"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, float], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        FedDig(**options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("weights", "sentence"),
-    [
-        ("0.5/0.5", "2 numbers were given for 4 samples"),
-        ("0.5/0.5/0.5/0.5", "sum to one"),
-        ("heavy", "say 'balanced', 'random' or numbers"),
-    ],
-)
-def test_weights_of_mixing_that_do_not_fit_are_refused(weights: str, sentence: str) -> None:
-    with pytest.raises(HoldfastError, match=sentence):
-        FedDig(weights=weights)
-
-
-def test_given_weights_are_those_of_the_digests_and_of_the_claim() -> None:
-    options = FedDig(spd=2, weights="0.75/0.25", bits="32", epsilon=0.005, size=20_000)
-    features, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
-    made, claim = release.make_release(replace(options, epsilon=None), ABOUT, features, labels, torch.Generator(), None)  # type: ignore[arg-type]
-    digest = open_digest(made)
-    assert sorted(digest.features[0].tolist()) == [0.25, 0.75]
-    assert (digest.weights, claim.epsilon_features) == ("0.75/0.25", math.inf)
-    claim = release.claim_of(options, (256,), 2, signed=False)
-    assert claim.epsilon_features == pytest.approx(0.75 * 256 * 20_000 * 0.005)

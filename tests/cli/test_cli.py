@@ -89,7 +89,7 @@ def test_run_leaves_a_folder_and_resume_reads_it(experiment: Path, tmp_path: Pat
     assert [sorted(record.absent) for record in records] == [[], [], [1], [1], [], []]
     assert records[-1].accuracy is not None
     assert records[-1].accuracy > 0.8
-    again = holdfast("resume", folder, "--json")
+    again = here("resume", folder, "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["accuracy"] == [record.accuracy for record in records]
 
@@ -158,8 +158,7 @@ def test_compare_prints_one_json_object(blobs: Path, tmp_path: Path) -> None:
         "model=linear",
     ]
     arguments += ["--scenario", "none,sequential", "--method", "fedavg,fedprox:0.1", "--seed", "0,1", "--json"]
-    arguments += ["--set", "workers=0"]
-    done = holdfast(*arguments, "--out", tmp_path / "out")
+    done = here(*arguments, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert {(r["method"], r["scenario"], r["seed"]) for r in rows} == {
@@ -172,7 +171,7 @@ def test_compare_prints_one_json_object(blobs: Path, tmp_path: Path) -> None:
         assert row["seconds"] > 0
     assert (tmp_path / "out" / "curves.png").stat().st_size > 5_000
     before = sorted(path.stat().st_mtime_ns for path in tmp_path.glob("out/*/model.safetensors"))
-    again = holdfast(*arguments, "--out", tmp_path / "out")
+    again = here(*arguments, "--out", tmp_path / "out")
     assert json.loads(again.stdout)["rows"] == rows
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.glob("out/*/model.safetensors")) == before
 

@@ -129,3 +129,15 @@ def experiment(**changes: object) -> Experiment:
         "workers": 0,
     }
     return from_table({**usual, **changes})
+
+
+FROM_CLIENT_0 = [[0.2, 0.0], [0.0, 0.4]]
+DIGESTS = {0: sealed(digest_of([[0.0, 1.0]], [[1.0, 0.0]])), 1: sealed(digest_of([[1.0, 0.0]], [[0.25, 0.75]]))}
+
+
+def only_client_0(message: Message) -> Reply | Absent:
+    return reply(0, FROM_CLIENT_0) if message.client == 0 else Absent(1, "away")
+
+
+def both(message: Message) -> Reply | Absent:
+    return reply(message.client, FROM_CLIENT_0)

@@ -49,7 +49,7 @@ def test_what_hostile_sites_send_is_refused_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "changes", "sentence"),
     [
-        ("train", {"error": "few"}, "failed in job 'train' of round 4: it has fewer records for this"),  # as people count
+        ("train", {"error": "few"}, "failed in job 'train' of round 4: it has fewer records"),  # as people count
         ("train", {"error": "[b]Anna"}, "failed in job 'train' of round 4: it says something that this version"),
         ("train", {"round": 0}, "another question (job 'train' of round 1 as client 0)"),
         ("train", {"seconds": math.nan}, "it took nan s"),

@@ -109,7 +109,7 @@ def on_those_who_left(histories: Sequence[History]) -> list[str]:
             methods.setdefault(history.experiment.method, []).append(value)
     measure = histories[0].measure
     return [
-        f"On the data of those who left, {condition}: "
+        f"On the data of those who are away, {condition}: "
         + ", ".join(f"{method} {measure.text(statistics.mean(values))}" for method, values in methods.items())
         for condition, methods in found.items()
     ]

@@ -126,7 +126,7 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
         f"{escape(history.measure.words)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
     )
     if (left := on_absent(history.records)) is not None:
-        console.print(f"On the data of those who left: {escape(history.measure.said(left))}")
+        console.print(f"On the data of those who are away: {escape(history.measure.said(left))}")
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
     if (out / LOG).exists():
@@ -161,7 +161,7 @@ def summary(history: History, backdoor: float | None) -> dict[str, object]:
 
 
 def last_tests(record: Record) -> dict[str, object]:
-    """What the last round's tests say, overall, at the clients, and on the data of those who left."""
+    """What the last round's tests say, overall, at the clients, and on the data of those who are away."""
     return {
         "metrics": dict(record.metrics),
         "interval": record.interval,

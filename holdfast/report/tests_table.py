@@ -1,4 +1,4 @@
-"""The last test of a run as the page shows it: overall, at each client, and on the data of those who left."""
+"""The last test of a run as the page shows it: overall, at each client, and on the data of those who are away."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def last_test(records: Sequence[Record], name_of: Callable[[int], str]) -> dict[
     rows = [row("overall", "", record.metrics, record.interval)]
     if record.absent_metrics:
         count = sum(record.client_samples[client] for client in away)
-        rows.append(row(f"those who left ({len(away)})", f"{count:,}", record.absent_metrics, None))
+        rows.append(row(f"those who are away ({len(away)})", f"{count:,}", record.absent_metrics, None))
     for client in clients[:MOST]:
         own = {name: found[client] for name, found in record.client_metrics.items() if client in found}
-        told = f"{name_of(client)}, left" if client in away else name_of(client)
+        told = f"{name_of(client)}, away" if client in away else name_of(client)
         rows.append(row(told, f"{record.client_samples[client]:,}", own, record.client_intervals.get(client)))
     more = len(clients) - MOST
     return {

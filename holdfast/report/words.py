@@ -155,7 +155,7 @@ def left_behind(methods: Mapping[str, Sequence[Story]], measure: Measure) -> str
         if len(found) == len(stories):
             own = f"{name} " if len(methods) > 1 else ""
             told.append(f"{own}{value_text(statistics.mean(found), measure)}")
-    return f" On the data of those who left: {', '.join(told)}." if told else ""
+    return f" On the data of those who are away: {', '.join(told)}." if told else ""
 
 
 def on_absent(records: Sequence[Record]) -> float | None:

@@ -96,9 +96,9 @@ def test_a_csv_of_four_hospitals_to_a_report_one_leaves_and_a_new_patient(holdfa
     told = holdfast(tmp_path, "check", "study.toml")
     assert "Nordklinik  ██······" in told
     told = holdfast(tmp_path, "run", "study.toml", "--out", "runs/wards")
-    assert "On the data of those who left: AUROC 0." in told
+    assert "On the data of those who are away: AUROC 0." in told
     told = holdfast(tmp_path, "report", "runs/wards", "--out", "wards.html")
-    assert "when Nordklinik left. On the data of those who left: AUROC 0." in " ".join(told.split())
+    assert "when Nordklinik left. On the data of those who are away: AUROC 0." in " ".join(told.split())
     own = json.loads((tmp_path / "runs/wards/rounds.jsonl").read_text().splitlines()[-1])["client_metrics"]["auroc"]
     assert sorted(own) == ["0", "1", "2", "3"]
     assert min(own.values()) > 0.5

@@ -39,8 +39,8 @@ def test_sites_and_figures_are_drawn(task: str, driver: Any, tmp_path: Path) -> 
         assert found == titles
         assert len(driver.find_elements("css selector", shapes)) >= least
         names = [one.text for one in driver.find_elements("css selector", "#sites tbody th")]
-        assert names == ["overall", "those who left (1)", "client 0", "client 1, left", "client 2"]
-        assert "On the data of those who left" in driver.find_element("css selector", "h1").text
+        assert names == ["overall", "those who are away (1)", "client 0", "client 1, away", "client 2"]
+        assert "On the data of those who are away" in driver.find_element("css selector", "h1").text
         wide = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0  # nothing sticks out of the page
         assert complaints(driver) == []

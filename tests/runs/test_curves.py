@@ -82,9 +82,9 @@ def test_a_finished_run_has_its_figures_and_the_report_shows_them(task: str, tmp
     test, last = run["lastTest"], history.records[-1]
     assert [row[0] for row in test["rows"]] == [
         "overall",
-        "those who left (1)",
+        "those who are away (1)",
         "client 0",
-        "client 1, left",
+        "client 1, away",
         "client 2",
     ]
     assert test["head"][:4] == ["", "samples", history.measure.words, "95 % interval"]

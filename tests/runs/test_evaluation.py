@@ -117,7 +117,7 @@ def test_a_run_tells_sites_with_their_samples_and_those_who_left_apart(tmp_path:
     assert len(last.by_class) == 2
     assert Run.open(tmp_path / "run").records()[-1] == last
     [words] = headline([read_story(tmp_path / "run")])
-    assert f"On the data of those who left: AUROC {last.absent_metrics['auroc']:.3g}" in words
+    assert f"On the data of those who are away: AUROC {last.absent_metrics['auroc']:.3g}" in words
 
 
 def test_sensitivity_is_at_the_threshold_of_the_clients_validation_samples() -> None:
@@ -255,5 +255,5 @@ def test_a_comparison_tells_each_method_on_the_data_of_those_who_left() -> None:
     there = holdfast.run(wanted("regression", rounds=1))
     values = [history.records[-1].absent_metrics["rmse"] for history in left]
     [line] = on_those_who_left([*left, there])
-    assert line.startswith("On the data of those who left, intervals")
+    assert line.startswith("On the data of those who are away, intervals")
     assert line.endswith(f": fedavg {sum(values) / 2:.3g}")

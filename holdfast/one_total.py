@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
+import numpy as np
 import torch
 
 from holdfast.client.secure_sum import SUMS, bounds_in, claim_of_total
@@ -15,8 +16,10 @@ from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import UNIT, SumDigest, check_sums
 from holdfast.privacy import total_moments as totals
 from holdfast.privacy import total_sums
-from holdfast.privacy.moment_noise import centres_of
+from holdfast.privacy.moment_noise import STEPS, Centres, centres_of
+from holdfast.privacy.noise import Whole
 from holdfast.secure_exchange import Exchange
+from holdfast.secure_sum.moderator import LayoutFor, Total
 
 
 def learn_total(exchange: Exchange, options: object, clients: Sequence[int]) -> MomentDigest | SumDigest:
@@ -33,9 +36,10 @@ def learn_sums(exchange: Exchange, options: ReleaseOptions, clients: Sequence[in
     assert secure is not None
     k, bounds = about.feature_shape[0], bounds_in(about)
     asked = (options.true_epsilon, options.delta, k, bounds)
-    total = exchange.total(SUMS, exchange.join(SUMS, clients), partial(totals.layout_of, total_sums.parts(*asked)), {})
+    parts = total_sums.parts(*asked)
+    total = exchange.total(SUMS, exchange.join(SUMS, clients), layout_for(parts), {})
     noise = total_sums.deviation(*asked, len(total.members), total.honest)
-    sums, range = total_sums.sums_of(total.values, k, bounds), options.target_range or UNIT
+    sums, range = total_sums.sums_of(in_steps(total, parts), k, bounds), options.target_range or UNIT
     claim = claim_of_total(options, about, secure)
     digest = SumDigest(sums, about.kind, about.classes, total.records, range, noise, claim)
     check_sums(digest, "secure sum")
@@ -49,14 +53,31 @@ def learn_moments(exchange: Exchange, options: ReleaseOptions, clients: Sequence
     classes, k = about.classes, about.feature_shape[0]
     first, second, _, _ = totals.scales_for(options.true_epsilon, options.delta, k)
     known = exchange.join(1, clients)
-    one = exchange.total(1, known, partial(totals.layout_of, totals.parts(1, first, second, classes, k)), {})
+    parts = totals.parts(1, first, second, classes, k)
+    one = exchange.total(1, known, layout_for(parts), {})
     noise = totals.deviations(first, second, len(one.members), one.honest)
-    early = totals.first_of(one.values, classes)
-    centres = centres_of(early, noise)
-    told = {"means": torch.from_numpy(centres.means), "radii": torch.from_numpy(centres.radii)}
+    early = totals.first_of(in_steps(one, parts), classes)
+    around, tail = totals.around(centres_of(early, noise), early.counts / STEPS)
+    told = {"means": torch.from_numpy(around.means), "radii": torch.from_numpy(around.radii)}
+    told |= {"tail": torch.from_numpy(tail.copy())} if tail.size else {}
     left = {member: known[member] for member in one.members}
-    two = exchange.total(2, left, partial(totals.layout_of, totals.parts(2, first, second, classes, k)), told)
-    claim = claim_of_total(options, about, secure)
-    digest = summarise(early, centres, totals.second_of(two.values, classes, k), noise, claim)
+    parts = totals.parts(2, first, second, classes, taken := totals.directions(k))
+    two = exchange.total(2, left, layout_for(parts), told)
+    noise = replace(noise, second=totals.deviations(first, second, len(two.members), two.honest).second)
+    early = replace(early, sums=np.rint(early.sums @ around.basis).astype(np.int64))
+    late = totals.second_of(in_steps(two, parts), classes, taken)
+    centres = Centres(around.means @ around.basis, around.radii)
+    digest = summarise(early, centres, late, noise, claim_of_total(options, about, secure))
     check_moments(digest, "secure sum", one.records if one.members == two.members else None)
-    return digest
+    return replace(digest, basis=around.basis if taken < k else None)
+
+
+def layout_for(parts: Sequence[totals.Part]) -> LayoutFor:
+    """The form of a vector, by the records of all, how many members they have, and whose noise is sure."""
+    return lambda records, members, honest: totals.layout_of(parts, records, members, honest)
+
+
+def in_steps(total: Total, parts: Sequence[totals.Part]) -> Whole:
+    """A total in steps of the grid, of which members send multiples."""
+    found: Whole = total.values * totals.sent_steps(parts, total.honest)
+    return found

@@ -6,7 +6,7 @@ left and their budgets allow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.client.secure_sum import (
@@ -27,8 +27,7 @@ from holdfast.core.types import Absent, Federation, Message, Reply, State, Tenso
 from holdfast.jobs import job_named
 from holdfast.record import Clock, Record
 from holdfast.secure_sum.member import FEWEST
-from holdfast.secure_sum.moderator import FAILED, Answer, Failed, Question, Total, take_sum
-from holdfast.secure_sum.packing import Layout
+from holdfast.secure_sum.moderator import FAILED, Answer, Failed, LayoutFor, Question, Total, take_sum
 
 KEY = 32  # bytes
 
@@ -58,7 +57,7 @@ class Exchange:
         self.refused |= {client: FAILED for client, key in keys.items() if len(key) != KEY}
         return {client: key.hex() for client, key in keys.items() if len(key) == KEY}
 
-    def total(self, stage: int, known: Mapping[int, str], layout_for: Callable[[int], Layout], told: Tensors) -> Total:
+    def total(self, stage: int, known: Mapping[int, str], layout_for: LayoutFor, told: Tensors) -> Total:
         """One stage's total, taken anew without those who failed it; `told` is what all members know, and sign for."""
         left, attempt = dict(known), 0
         while True:
@@ -75,9 +74,7 @@ class Exchange:
     def called(self, clients: Mapping[int, str]) -> str:
         return ", ".join(self.method.called(client) for client in sorted(clients))
 
-    def _take(
-        self, stage: int, known: dict[int, str], attempt: int, layout_for: Callable[[int], Layout], told: Tensors
-    ) -> Total:
+    def _take(self, stage: int, known: dict[int, str], attempt: int, layout_for: LayoutFor, told: Tensors) -> Total:
         method, secure = self.method, self.method.secure
         assert secure is not None
         hashed = told_hash(told)

@@ -32,7 +32,7 @@ from holdfast.privacy import total_moments as totals
 from holdfast.privacy import total_sums
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import SITE, check_delta, let_out
-from holdfast.privacy.moment_noise import LEAST_RADIUS, Centres
+from holdfast.privacy.moment_noise import LEAST_RADIUS
 from holdfast.privacy.noise import Whole, system
 from holdfast.privacy.sum_noise import Bounds
 from holdfast.secure_sum import updates
@@ -111,11 +111,8 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
             return answer(client, commitment, sealed)
         if asked.step == "masked":
             try:
-                layout, make = (
-                    layout_of(client, asked.stage, member.extent),
-                    partial(vector, client, asked.stage, centres, round),
-                )
-                return answer(client, member.masked(letters, layout, make))
+                make = partial(vector, client, asked.stage, centres, round)
+                return answer(client, member.masked(letters, layout_of(client, asked.stage, member), make))
             except Blame as blame:
                 return SumReply({}, len(client.train), blame.member)
         if asked.step == "sign":
@@ -197,16 +194,17 @@ def stage_of(client: Client, stage: int) -> list[totals.Part]:
     if stage == SUMS:
         return total_sums.parts(options.true_epsilon, options.delta, k, bounds_in(client.about))
     first, second, _, _ = totals.scales_for(options.true_epsilon, options.delta, k)
-    return totals.parts(stage, first, second, client.about.classes, k)
+    return totals.parts(stage, first, second, client.about.classes, k if stage == 1 else totals.directions(k))
 
 
-def layout_of(client: Client, stage: int, records: int) -> Layout:
+def layout_of(client: Client, stage: int, member: Member) -> Layout:
     """The form of a stage's vector."""
     assert client.secure is not None
     if stage == UPDATE:
         numbers = sum(weight.numel() for weight in client.model.parameters())
-        return updates.layout_of(numbers, client.secure.clip, records)
-    return totals.layout_of(stage_of(client, stage), records)
+        return updates.layout_of(numbers, client.secure.clip, member.extent)
+    honest = member.terms.honest(member.members)
+    return totals.layout_of(stage_of(client, stage), member.extent, member.members, honest)
 
 
 def vector(client: Client, stage: int, told: Tensors, round: int, honest: int) -> Whole:
@@ -246,12 +244,19 @@ def bounds_in(about: About) -> Bounds:
     return bounds_of(kind_of(about.kind), about.classes)
 
 
-def read_centres(sent: Tensors, classes: int, k: int) -> Centres:
-    """Centres to measure from. Whatever they are, the promise holds; they must be numbers, and no radius nothing."""
-    shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sent.items()}
-    if shapes != {"means": ((classes, k), torch.float64), "radii": ((classes,), torch.float64)}:
+def read_centres(sent: Tensors, classes: int, k: int) -> totals.Around:
+    """Centres to measure from, and directions. Whatever they are, the promise holds; they must be numbers, and no
+    radius nothing."""
+    beyond, last = totals.tail_shape(classes, k)
+    expected = {"means": (classes, k), "radii": (classes,), **({"tail": (beyond, last)} if beyond else {})}
+    if {name: tuple(tensor.shape) for name, tensor in sent.items()} != expected or any(
+        tensor.dtype != torch.float64 for tensor in sent.values()
+    ):
         raise Refusal("question", "the second stage of a secure sum needs a centre and a radius for each class.")
-    found = Centres(sent["means"].numpy(), sent["radii"].numpy())
+    tail = sent["tail"].numpy() if beyond else np.zeros((0, 0))
+    found = totals.Around(sent["means"].numpy(), sent["radii"].numpy(), totals.basis_of(tail, k))
+    if not (np.abs(tail) <= 1.001).all():
+        raise Refusal("question", "the directions of a secure sum are longer than 1.")
     if not (np.abs(found.means) <= 1.001).all() or not ((found.radii >= LEAST_RADIUS) & (found.radii <= 1)).all():
         raise Refusal("question", "the centres of a secure sum are beyond what records can have.")
     return found

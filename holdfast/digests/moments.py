@@ -42,6 +42,7 @@ class MomentDigest:
     scales: Deviations
     claim: Claim
     clipped: int = 0  # records the bound shortened: the client's to know, never sent
+    basis: Array | None = None  # (features, k): of which features these are the directions; none: they are the features
 
     @property
     def trusted(self) -> NDArray[np.bool_]:

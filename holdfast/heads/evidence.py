@@ -97,6 +97,22 @@ def cleaned(covariance: Tensor, noise: float) -> Tensor:
 
 
 def moment_evidence(digests: Sequence[MomentDigest]) -> Evidence:
-    """What noisy moments say, all clients of a class together."""
+    """What noisy moments say, all clients of a class together, of all features."""
     pooled = pool(digests)
-    return Evidence(pooled.counts.sum(0), pooled.classes, pooled.covariances)
+    found = Evidence(pooled.counts.sum(0), pooled.classes, pooled.covariances)
+    basis = digests[0].basis
+    return found if basis is None else lifted(found, torch.from_numpy(basis))
+
+
+def lifted(evidence: Evidence, basis: Tensor) -> Evidence:
+    """What is known in some directions (k, d), of all k features: beyond them all classes are alike.
+
+    >>> flat = Evidence(torch.ones(1).double(), torch.tensor([[3.0]]).double(), torch.tensor([[[2.0]]]).double())
+    >>> found = lifted(flat, torch.tensor([[0.0], [1.0]]).double())
+    >>> found.means.tolist(), found.covariances.tolist()
+    ([[0.0, 3.0]], [[[2.0, 0.0], [0.0, 2.0]]])
+    """
+    usual = evidence.within.diagonal().mean()
+    beyond = torch.eye(len(basis), dtype=basis.dtype) - basis @ basis.T
+    covariances = basis @ evidence.covariances @ basis.T + evidence.held[:, None, None] * usual * beyond
+    return Evidence(evidence.counts, evidence.means @ basis.T, covariances)

@@ -5,8 +5,12 @@ discriminants need none; what is public between the stages are the centres that 
 One record is one member's, and replacing it changes the total as it would change the member's own sums: the promise
 is the same, with noise once for the federation instead of once a member.
 
-A record lies on a grid of 64 steps, coarser than a single member's: the total's noise is far above it, and every number
-is sent with its bits. It is shortened by 1 % first, since rounding would lengthen records of length 1.
+A record lies on a grid of 64 steps, coarser than a single member's. It is shortened by 1 % first, since rounding would
+lengthen records of length 1. What is sent is rounded once more, after its share of the noise (noise_shares.py).
+
+Of many features the second stage takes fewer directions: the first ones, and of the others those along which the
+classes' means differ most by the first stage's total. All of that is public; u is made no longer than 1 after it, so
+that the promise holds for any directions. A second moment of 88 directions has half the numbers of one of 128.
 """
 
 from __future__ import annotations
@@ -26,16 +30,16 @@ from holdfast.privacy.calibration import discrete_epsilon, grid_cost, least_nois
 from holdfast.privacy.claim import Claim, of_sums
 from holdfast.privacy.grid import Floats, Grid, quantise
 from holdfast.privacy.ledger import SECURE_SUM
-from holdfast.privacy.moment_noise import D1, D2, WEIGHT, Centres, Deviations, First, Second
+from holdfast.privacy.moment_noise import D1, D2, WEIGHT, Array, Centres, Deviations, First, Second
 from holdfast.privacy.noise import Source, Whole, gaussian, scale_at_least
-from holdfast.privacy.noise_shares import share_cost, share_scale
+from holdfast.privacy.noise_shares import COARSE, MOST_MEMBERS, coarse_step, share_cost, share_scale
 
 STEPS = 1 << 6
 GRID = Grid("l2", 1.0, STEPS)
 SHORTENED = 0.99
-FIRST = 0.2  # share of the budget that the first stage takes
-MOST_MEMBERS = 1000
+FIRST = 0.3  # share of the budget that the first stage takes
 BEYOND = 12.0  # deviations of the noise that the numbers of a total have room for
+ALL_UP_TO = 64  # features of which the second stage takes all directions; of more, 11/16 and no fewer than these
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,53 @@ class Part:
     most: float
 
 
+@dataclass(frozen=True)
+class Around(Centres):
+    """What the second stage measures from, and in which directions: it follows from the first one's total."""
+
+    basis: Array  # (k, directions), orthonormal
+
+
+def directions(k: int) -> int:
+    """How many directions the second stage takes.
+
+    >>> directions(40), directions(128)
+    (40, 88)
+    """
+    return k if k <= ALL_UP_TO else max(ALL_UP_TO, 11 * k // 16)
+
+
+def tail_shape(classes: int, k: int) -> tuple[int, int]:
+    """Directions among the last features, and how many features these are; none where all directions are taken."""
+    taken = directions(k)
+    beyond = min(classes - 1, taken // 4) if taken < k else 0
+    return beyond, k - taken + beyond if beyond else 0
+
+
+def basis_of(tail: Array, k: int) -> Array:
+    """The first directions as they are, and those of the tail."""
+    found = np.zeros((k, directions(k)))
+    first = found.shape[1] - len(tail)
+    found[:first, :first] = np.eye(first)
+    if len(tail):
+        found[first:, first:] = tail.T
+    return found
+
+
+def around(centres: Centres, counts: Array) -> tuple[Around, Array]:
+    """Around the centres of the first stage, with its class counts; and the tail, from which members know the basis.
+
+    Of a record's variance the directions hold their share, as far as anybody knows: the radii shrink by its root.
+    """
+    classes, k = centres.means.shape
+    beyond, last = tail_shape(classes, k)
+    weights = np.maximum(counts, 0.0) / max(float(counts.sum()), 1.0)
+    away = np.sqrt(weights)[:, None] * (centres.means - weights @ centres.means)[:, k - last :]
+    tail = np.linalg.svd(away, full_matrices=False)[2][:beyond] if beyond else np.zeros((0, 0))
+    radii = np.clip(centres.radii * math.sqrt(directions(k) / k), moments.LEAST_RADIUS, 1.0)
+    return Around(centres.means, radii, basis_of(tail, k)), tail
+
+
 @lru_cache(maxsize=64)
 def scales_for(epsilon: float, delta: float, k: int) -> tuple[float, float, float, float]:
     """The deviations s1 and s2 of both stages' noise in the features' units, their ratio, and the epsilon spent."""
@@ -55,14 +106,18 @@ def scales_for(epsilon: float, delta: float, k: int) -> tuple[float, float, floa
         return D1 / (ratio * math.sqrt(FIRST)), D2 / (ratio * math.sqrt(1 - FIRST))
 
     def cost(scales: tuple[float, float], ratio: float) -> float:
-        return discrete_epsilon(ratio, delta, changed(*scales, k)) + shares_cost(*scales, k)
+        shares = shares_cost(*scales, k)
+        return discrete_epsilon(ratio, delta * math.exp(-shares / 2), changed(*scales, k)) + shares
 
     (first, second), ratio, spent = least_noise(epsilon, delta, made, cost)
     return first, second, ratio, spent
 
 
 def parts(stage: int, first: float, second: float, classes: int, k: int) -> list[Part]:
-    """A stage's vector: counts and sums of classes; in the second, the second moment on and off the diagonal too."""
+    """A stage's vector: counts and sums of classes; in the second, the second moment on and off the diagonal too.
+
+    k: how many directions the stage has.
+    """
     if stage == 1:
         return [Part(classes * (1 + k), _up(first * STEPS), STEPS)]
     return [
@@ -75,49 +130,54 @@ def parts(stage: int, first: float, second: float, classes: int, k: int) -> list
 
 def changed(first: float, second: float, k: int) -> list[tuple[int, float]]:
     """How many coordinates of each scale one record can change: of classes two."""
-    return [
-        (part.count, float(part.scale)) for stage in (1, 2) for part in parts(stage, first, second, 2, k) if part.count
-    ]
+    both = [*parts(1, first, second, 2, k), *parts(2, first, second, 2, directions(k))]
+    return [(part.count, float(part.scale)) for part in both if part.count]
 
 
 def shares_cost(first: float, second: float, k: int) -> float:
     """What it costs that noise comes in shares, for any number of members up to MOST_MEMBERS."""
-    return sum(
-        share_cost(scale / math.sqrt(MOST_MEMBERS), MOST_MEMBERS, count) for count, scale in changed(first, second, k)
-    )
+    return share_cost(float(COARSE), MOST_MEMBERS, sum(count for count, _ in changed(first, second, k)))
 
 
-def layout_of(stage_parts: Sequence[Part], records: int) -> list[tuple[int, int]]:
-    """Bits for each number of a total over so many records, with its noise."""
+def layout_of(stage_parts: Sequence[Part], records: int, members: int, honest: int) -> list[tuple[int, int]]:
+    """Bits for each number of a total over so many records of so many members, with their noise, as it is sent."""
     found = []
     for part in stage_parts:
-        most = records * part.most + 2 * BEYOND * float(part.scale)
-        found.append((part.count, math.ceil(most).bit_length() + 1))
+        most = records * part.most + BEYOND * math.sqrt(members / honest) * float(part.scale)
+        sent = math.ceil(most / coarse_step(part.scale, honest)) + members
+        found.append((part.count, sent.bit_length() + 1))
     return found
 
 
-def exact_stage(z: Floats, labels: NDArray[Any], classes: int, centres: Centres | None) -> Whole:
+def exact_stage(z: Floats, labels: NDArray[Any], classes: int, centres: Around | None) -> Whole:
     """A member's numbers of a stage before noise; the second stage measures from centres that are public."""
     values = quantise(z * SHORTENED, GRID).values
     if centres is not None:
-        away = values / (SHORTENED * STEPS) - centres.means[labels]
+        away = (values / (SHORTENED * STEPS) - centres.means[labels]) @ centres.basis
         length = np.sqrt((away**2).sum(1))
         values = quantise(SHORTENED * away / np.maximum(length, centres.radii[labels])[:, None], GRID).values
-    sums = np.zeros((classes, z.shape[1]), dtype=np.int64)
+    sums = np.zeros((classes, values.shape[1]), dtype=np.int64)
     np.add.at(sums, labels, values)
     counts = np.bincount(labels, minlength=classes).astype(np.int64) * STEPS
     if centres is None:
         return np.concatenate([counts, sums.reshape(-1)])
     whole = values.T @ values
-    off = np.triu_indices(z.shape[1], 1)
+    off = np.triu_indices(values.shape[1], 1)
     return np.concatenate([counts, sums.reshape(-1), np.diagonal(whole), whole[off]])
 
 
 def with_share(exact: Whole, stage_parts: Sequence[Part], honest: int, source: Source) -> Whole:
-    """A member's numbers with its share of the noise."""
+    """A member's numbers with its share of the noise, rounded to what is sent."""
     drawn = [gaussian(part.count, share_scale(part.scale, honest), source) for part in stage_parts]
-    noisy: Whole = exact + np.concatenate(drawn)
-    return noisy
+    steps = sent_steps(stage_parts, honest)
+    rounded: Whole = (exact + np.concatenate(drawn) + steps // 2) // steps
+    return rounded
+
+
+def sent_steps(stage_parts: Sequence[Part], honest: int) -> Whole:
+    """Of each number of a stage's vector how many steps of the grid are one of what is sent."""
+    steps = [coarse_step(part.scale, honest) for part in stage_parts]
+    return np.repeat(np.array(steps, dtype=np.int64), [part.count for part in stage_parts])
 
 
 def first_of(total: Whole, classes: int) -> First:
@@ -142,8 +202,13 @@ def second_of(total: Whole, classes: int, k: int) -> Second:
 
 def deviations(first: float, second: float, present: int, honest: int) -> Deviations:
     """The noise that is in the total: of all who are in it, not only of those that the promise counts on."""
-    more = math.sqrt(present / honest)
+    more = math.sqrt(present / honest * rounding())
     return Deviations(first * more, second * more / SHORTENED, own=0.0)
+
+
+def rounding() -> float:
+    """The variance of noise and rounding together, as a multiple of the noise's, at most."""
+    return 1 + 1 / (12 * float(COARSE) ** 2)
 
 
 def total_claim(epsilon: float, delta: float, k: int, colluding: int, source: Source) -> Claim:

@@ -166,6 +166,11 @@ class Member:
         way = (self.id, other) if sends else (other, self.id)
         return crypto.agree(self._letters, self._roll[other][:KEY], self._hash + json.dumps(way).encode())
 
+    @property
+    def members(self) -> int:
+        """How many sent keys."""
+        return len(self._roll)
+
     def masked(self, letters: Mapping[int, bytes], layout: Layout, make: Callable[[int], NDArray[np.int64]]) -> bytes:
         """Its masked vector; `make` gives the vector, told of how many members' noise is sure to be in the total.
 

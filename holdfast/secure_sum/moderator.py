@@ -44,6 +44,7 @@ class Answer:
     blamed: int | None = None
 
 
+LayoutFor = Callable[[int, int, int], Layout]  # by records, members that sent keys, and whose noise is sure
 Ask = Callable[[str, Mapping[int, "Question"]], Mapping[int, Answer]]
 
 
@@ -79,13 +80,13 @@ class Total:
         return sum(self.claims.values())
 
 
-def take_sum(terms: Terms, layout_for: Callable[[int], Layout], ask: Ask) -> Total:
+def take_sum(terms: Terms, layout_for: LayoutFor, ask: Ask) -> Total:
     """One secure sum. Who does not answer a step is left out; too few, and it fails as a whole."""
     faults: dict[int, str] = {}
     roll, claims = ask_for_keys(terms, ask, faults)
     records = sum(claims.values())
     agreed = roll_hash(terms.session, roll, records)
-    layout, threshold = layout_for(records), terms.threshold(len(roll))
+    layout, threshold = layout_for(records, len(roll), terms.honest(len(roll))), terms.threshold(len(roll))
 
     answers = ask("shares", {member: Question(roll, records=records) for member in roll})
     sent: dict[int, Answer] = {}

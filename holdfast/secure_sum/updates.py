@@ -50,8 +50,8 @@ def as_whole(delta: Tensors, weight: int, loss: float | None, clip: float) -> ND
     return weight * np.concatenate([[1, int(told), shown], values]).astype(np.int64)
 
 
-def layout_of(numbers: int, clip: float, records: int) -> list[tuple[int, int]]:
-    """Bits for each number of a total over so many records."""
+def layout_of(numbers: int, clip: float, records: int, *_: int) -> list[tuple[int, int]]:
+    """Bits for each number of a total over so many records, whoever has them."""
     most = records * (math.ceil(clip * STEPS) + 1)
     bits = most.bit_length() + 1
     if not 0 < bits <= 64:

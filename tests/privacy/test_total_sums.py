@@ -14,7 +14,7 @@ from holdfast.data.kinds import Regression
 from holdfast.privacy import total_sums
 from holdfast.privacy.noise import system
 from holdfast.privacy.sum_noise import Bounds, exact_sums, sums_claim
-from holdfast.privacy.total_moments import layout_of, with_share
+from holdfast.privacy.total_moments import layout_of, sent_steps, with_share
 from holdfast.secure_sum.packing import length_of
 
 
@@ -26,7 +26,7 @@ def test_members_numbers_add_up_to_those_of_all_records(bounds: Bounds) -> None:
     targets = chance.integers(0, 2, (60, bounds.targets)).astype(float)
     vectors = [total_sums.exact(z[rows], targets[rows], bounds) for rows in (slice(0, 20), slice(20, 60))]
     parts = total_sums.parts(3.0, 1e-5, 5, bounds)
-    assert len(vectors[0]) == length_of(layout_of(parts, 60))
+    assert len(vectors[0]) == length_of(layout_of(parts, 60, 2, 2))
     assert np.array_equal(vectors[0] + vectors[1], total_sums.exact(z, targets, bounds))
     found, exact = total_sums.sums_of(vectors[0] + vectors[1], 5, bounds), exact_sums(z, targets, bounds)
     assert found.cells == pytest.approx(exact.cells, abs=60 / 1024)
@@ -40,11 +40,13 @@ def test_the_noise_of_all_shares_is_what_the_promise_counts_on() -> None:
     nothing = np.zeros(sum(part.count for part in parts), dtype=np.int64)
     total = sum(with_share(nothing, parts, members - t, system()) for _ in range(members))
     assert isinstance(total, np.ndarray)
-    cells = total_sums.sums_of(total, k, bounds).cells
+    cells = total_sums.sums_of(total * sent_steps(parts, members - t), k, bounds).cells
     assert cells.std() == pytest.approx(total_sums.deviation(1.0, 1e-5, k, bounds, members, members - t), rel=0.4)
     claim = total_sums.total_claim(1.0, 1e-5, k, bounds, t, system())
     assert claim.mode == "secure-sum"
-    assert claim.epsilon_total == sums_claim(1.0, 1e-5, k, bounds, system()).epsilon_total <= 1.0
+    assert claim.epsilon_total == pytest.approx(sums_claim(1.0, 1e-5, k, bounds, system()).epsilon_total, rel=1e-7)
+    assert claim.epsilon_total <= 1.0
+    assert (claim.epsilon_nominal, claim.delta) == (1.0, 1e-5)
 
 
 def test_a_regression_from_the_total() -> None:

@@ -34,7 +34,7 @@ class Bench:
     def take(self, terms: Terms) -> Total:
         self.members: dict[int, Member] = {}
         self.terms = terms
-        return take_sum(terms, lambda records: LAYOUT, self.ask)
+        return take_sum(terms, lambda *_: LAYOUT, self.ask)
 
     def ask(self, step: str, questions: Mapping[int, Question]) -> dict[int, Answer]:
         asked = dict(questions) if self.before is None else self.before(step, dict(questions))

@@ -1,23 +1,28 @@
-"""What all members' records say together, where protect = "secure-sum" and one message is sent: both stages' totals."""
+"""What all members' records say together, where protect = "secure-sum": both stages of moments, and metrics."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from holdfast.client.secure_sum import SUMS, bounds_in, claim_of_total
+from holdfast.client.secure_metrics import told_of
+from holdfast.client.secure_sum import METRICS, SUMS, bounds_in, claim_of_total
+from holdfast.core.types import Tensors
 from holdfast.data.kinds import kind_of
+from holdfast.data.task import Metric
 from holdfast.digests.moment_wire import check_moments
 from holdfast.digests.moments import MomentDigest, summarise
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import UNIT, SumDigest, check_sums
+from holdfast.privacy import total_counts, total_sums
 from holdfast.privacy import total_moments as totals
-from holdfast.privacy import total_sums
 from holdfast.privacy.moment_noise import STEPS, Centres, centres_of
 from holdfast.privacy.noise import Whole
+from holdfast.privacy.total_counts import Wanted
 from holdfast.secure_exchange import Exchange
 from holdfast.secure_sum.moderator import LayoutFor, Total
 
@@ -70,6 +75,21 @@ def learn_moments(exchange: Exchange, options: ReleaseOptions, clients: Sequence
     digest = summarise(early, centres, late, noise, claim_of_total(options, about, secure))
     check_moments(digest, "secure sum", one.records if one.members == two.members else None)
     return replace(digest, basis=around.basis if taken < k else None)
+
+
+def learn_metrics(
+    exchange: Exchange, model: Tensors, buffers: Tensors, metrics: Sequence[Metric]
+) -> tuple[dict[str, list[float]], Total]:
+    """The sums of metrics over the members' records, with the most noise that any of them wants; and whose they are."""
+    known = exchange.join(METRICS, list(exchange.federation.clients))
+    wanted = Wanted(
+        min((one.epsilon for one in exchange.wanted), default=math.inf),
+        min((one.delta for one in exchange.wanted), default=Wanted.delta),
+    )
+    told = total_counts.summed(metrics, wanted.noisy)
+    width = sum(metric.width for metric in told)
+    total = exchange.total(METRICS, known, lambda *_: [(width, total_counts.BITS)], told_of(model, buffers, wanted))
+    return total_counts.sums_in(told, total.values, wanted.noisy), total
 
 
 def layout_for(parts: Sequence[totals.Part]) -> LayoutFor:

@@ -37,6 +37,7 @@ class Record:
     client_samples: Mapping[int, int] = field(default_factory=dict)  # that each client's metrics are of, as they count
     client_intervals: Mapping[int, Sequence[float]] = field(default_factory=dict)  # of the leading metric, bootstrap
     absent_metrics: Mapping[str, float] = field(default_factory=dict)  # over the data of those that are away
+    total_metrics: Mapping[str, float] = field(default_factory=dict)  # over all clients, where only their total is told
     interval: Sequence[float] | None = None  # of the leading metric on the test set, bootstrap, 95 %
     threshold: float | None = None  # of sensitivity and specificity; none: one half
     credibility: Mapping[int, float] = field(default_factory=dict)  # of those who tested; runs of old have none

@@ -6,6 +6,7 @@ left and their budgets allow it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from holdfast.client.secure_sum import (
     SumReply,
     SumRequest,
     as_tensor,
+    has_noise,
     terms_of,
     told_hash,
 )
@@ -24,7 +26,8 @@ from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
 from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Absent, Federation, Message, Reply, State, Tensors, size
-from holdfast.jobs import job_named
+from holdfast.jobs import is_number, job_named
+from holdfast.privacy.total_counts import Wanted
 from holdfast.record import Clock, Record
 from holdfast.secure_sum.member import FEWEST
 from holdfast.secure_sum.moderator import FAILED, Answer, Failed, LayoutFor, Question, Total, take_sum
@@ -45,6 +48,7 @@ class Exchange:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: dict[int, float] = field(default_factory=dict)
+    wanted: list[Wanted] = field(default_factory=list)  # the noise that those who joined want
 
     def join(self, stage: int, clients: Sequence[int]) -> dict[int, str]:
         """Those who take part, each with its long-term public key."""
@@ -53,7 +57,9 @@ class Exchange:
 
     def keys_from(self, messages: Sequence[Message]) -> dict[int, str]:
         """Send these, each of which is answered with a long-term public key."""
-        keys = {client: said.letter for client, said in self._ask(messages).items()}
+        answers = self._ask(messages)
+        keys = {client: said.letter for client, said in answers.items()}
+        self.wanted = [Wanted(*said.noise) for said in answers.values() if said.noise is not None]
         self.refused |= {client: FAILED for client, key in keys.items() if len(key) != KEY}
         return {client: key.hex() for client, key in keys.items() if len(key) == KEY}
 
@@ -78,7 +84,8 @@ class Exchange:
         method, secure = self.method, self.method.secure
         assert secure is not None
         hashed = told_hash(told)
-        terms = terms_of(method.bench.about, method.seed, secure, self.round, stage, attempt, known, hashed)
+        of, noisy = (self.round, stage, attempt), has_noise(stage, told)
+        terms = terms_of(method.bench.about, method.seed, secure, of, known, hashed, noisy)
 
         def ask(step: str, questions: Mapping[int, Question]) -> dict[int, Answer]:
             messages = []
@@ -86,8 +93,8 @@ class Exchange:
                 letters = {str(other): as_tensor(letter) for other, letter in question.letters.items()}
                 first, present = step == "keys", list(question.present)
                 members = {str(member): key for member, key in known.items()} if first else {}
-                centres = told if first and stage != UPDATE else {}  # a model was sent before, to train on
-                request = SumRequest(step, stage, attempt, members, present, question.records, letters, centres)
+                said = told if first and stage != UPDATE else {}  # a model was sent before, to train on
+                request = SumRequest(step, stage, attempt, members, present, question.records, letters, said)
                 messages.append(SECURE_SUM.message(client, self.round, request))
             return self._ask(messages)
 
@@ -112,7 +119,9 @@ def read(said: SumReply) -> Answer:
     parts = {name: bytes_of(content) for name, content in said.sum.items()}
     letter = parts.pop(LETTER, b"")
     letters = {int(name): content for name, content in parts.items() if name.isdecimal()}
-    return Answer(letter, letters, said.samples, said.blamed)
+    noise = said.noise or []
+    fine = len(noise) == 2 and all(is_number(one) for one in noise) and 0 < noise[0] < math.inf and 0 < noise[1] < 1
+    return Answer(letter, letters, said.samples, said.blamed, (noise[0], noise[1]) if fine else None)
 
 
 def closed(

@@ -167,6 +167,7 @@ def last_tests(record: Record) -> dict[str, object]:
         "interval": record.interval,
         "threshold": record.threshold,
         "absent_metrics": dict(record.absent_metrics),
+        "total_metrics": dict(record.total_metrics),
         "client_metrics": {name: dict(found) for name, found in record.client_metrics.items()},
         "client_samples": dict(record.client_samples),
         "client_intervals": dict(record.client_intervals),

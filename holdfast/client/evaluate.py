@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from holdfast.client.client import Client, recall_memory
 from holdfast.context import Context
 from holdfast.core.errors import brief
@@ -15,7 +17,7 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import Reply, Tensors
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.metrics import weighted_sums
-from holdfast.data.task import Metric
+from holdfast.data.task import Metric, Samples
 from holdfast.jobs import Job, is_number, register
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
@@ -47,7 +49,7 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
     watches = True  # an experiment watches all its clients
 
     def due(self, round: int, client: Client, context: Context) -> bool:
-        return (round + 1) % context.evaluate_every == 0 or round + 1 == context.rounds
+        return context.secure is None and is_tested(round, context)
 
     def check(self, asked: EvaluateRequest, round: int, client: Client, context: Context) -> None:
         if asked.accepted is not None and not (context.keeps_home and -1 <= asked.accepted <= round):
@@ -57,15 +59,15 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
         return len(held_out(client.validation, client.train))
 
     def perform(self, client: Client, asked: EvaluateRequest, round: int) -> EvaluateReply:
+        if client.secure is not None:
+            raise Refusal("job", "single metrics were asked for, and with secure sums only the members' total leaves.")
         home: Tensors = {}
         if client.home:
             if asked.accepted is None:
                 raise Refusal("question", "an 'evaluate' does not say which version of the memory counts.")
             home = recall_memory(client, asked.accepted, {})[2]
-        fill(client.model, {**asked.model, **home}, {**asked.buffers, **home})
         samples = held_out(client.validation, client.train)
-        output = outputs_of(client.model, samples)
-        sums = {one.name: weighted_sums(one, output, samples.labels, samples.weights) for one in client.metrics}
+        sums, output = sums_at(client, {**asked.model, **home}, {**asked.buffers, **home}, samples)
         interval = None
         if round >= client.interval_from:
             chance = rng(client.seed, round, client.id, "bootstrap")
@@ -87,6 +89,20 @@ class Evaluate(Job[Client, EvaluateRequest, EvaluateReply]):
 
 
 EVALUATE = register(Evaluate())
+
+
+def is_tested(round: int, context: Context) -> bool:
+    """Whether the model of a round (counted from 0) is tested."""
+    return (round + 1) % context.evaluate_every == 0 or round + 1 == context.rounds
+
+
+def sums_at(
+    client: Client, model: Tensors, buffers: Tensors, samples: Samples
+) -> tuple[dict[str, list[float]], Tensor]:
+    """The sums of each metric of a model on some of the client's samples, and its outputs there."""
+    fill(client.model, model, buffers)
+    output = outputs_of(client.model, samples)
+    return {one.name: weighted_sums(one, output, samples.labels, samples.weights) for one in client.metrics}, output
 
 
 def is_interval(value: list[float]) -> bool:

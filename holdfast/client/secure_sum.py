@@ -2,14 +2,15 @@
 
 Each step of a sum is one question. The vector is what the client learnt in this round (stage 0, secure_train.py), or a
 digest of its records with its share of the noise: of classes two stages of moments (1 and 2, privacy/total_moments.py),
-of other kinds joint sums (3, privacy/total_sums.py). Digests are entered in the client's ledger before they leave,
-masked or not: the first stage pays for both, and whatever is asked for again is paid for again.
+of other kinds joint sums (3, privacy/total_sums.py); or its metrics (4, secure_metrics.py). Whatever has noise is
+entered in the client's ledger before it leaves, masked or not: the first stage of moments pays for both, and whatever
+is asked for again is paid for again.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast.client.client import Client, house_of_client
+from holdfast.client.evaluate import is_tested
+from holdfast.client.secure_metrics import metrics_length, metrics_vector, read_wanted, tested_samples, wanted_by
 from holdfast.client.train import samples_in
 from holdfast.context import About, Context
 from holdfast.core.failures import Refusal
@@ -28,13 +31,14 @@ from holdfast.digests.compact import sha256_of
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import UNIT, bounds_of, targets_of
 from holdfast.jobs import Job, register
+from holdfast.privacy import total_counts, total_sums
 from holdfast.privacy import total_moments as totals
-from holdfast.privacy import total_sums
 from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import SITE, check_delta, let_out
 from holdfast.privacy.moment_noise import LEAST_RADIUS
 from holdfast.privacy.noise import Whole, system
 from holdfast.privacy.sum_noise import Bounds
+from holdfast.privacy.total_counts import Wanted
 from holdfast.secure_sum import updates
 from holdfast.secure_sum.keys import Keyring, simulated_keyring
 from holdfast.secure_sum.member import Blame, Member, Terms
@@ -45,14 +49,15 @@ OPENED = "opened-sums.json"  # in a client's folder
 LETTER = "letter"
 UPDATE = 0  # the stage that is the total of a round's updates
 SUMS = 3  # that of joint sums of kinds without classes
+METRICS = 4  # that of how well the model does
 JOIN = "join"  # the step in which a member says which long-term key is its own
 
 
 @dataclass(frozen=True)
 class SumRequest:
-    """One step of a sum: who is in it, by long-term key, and what the others sent; for the second stage its centres.
+    """One step of a sum: who is in it, by long-term key, and what the others sent; what all are told.
 
-    Who is in it and the centres are told in the step "keys", where all members sign for them.
+    Who is in it and what all are told (centres; a model to test) are in the step "keys", where all members sign for it.
     """
 
     step: str
@@ -62,16 +67,17 @@ class SumRequest:
     present: list[int]
     records: int
     letters: Tensors
-    centres: Tensors
+    told: Tensors
 
 
 @dataclass(frozen=True)
 class SumReply:
-    """A letter, letters for other members, or the member whose letter is of no use."""
+    """A letter, letters for other members, or the member whose letter is of no use; and the noise that metrics want."""
 
     sum: Tensors
     samples: int
     blamed: int | None = None
+    noise: list[float] | None = None  # epsilon and delta
 
 
 class SecureSumJob(Job[Client, SumRequest, SumReply]):
@@ -82,46 +88,55 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
     def due(self, round: int, client: Client, context: Context) -> bool:
         return context.secure is not None
 
+    def check(self, asked: SumRequest, round: int, client: Client, context: Context) -> None:
+        if asked.stage == METRICS and not is_tested(round, context):
+            raise Refusal("job", "metrics were asked for in a round whose model is not tested.")
+
     def records(self, client: Client, round: int) -> int:
         return len(client.train)
 
     def perform(self, client: Client, asked: SumRequest, round: int) -> SumReply:
         digests = (1, 2) if kind_of(client.about.kind).has_classes else (SUMS,)
-        stages = digests if client.algorithm.one_message else (UPDATE,)
+        stages = (*(digests if client.algorithm.one_message else (UPDATE,)), METRICS)
         if client.secure is None or asked.stage not in stages:
             raise Refusal("job", "a step of a secure sum was asked for, and the run has none.")
         ring = keyring_of(client)
+        count = len(tested_samples(client) if asked.stage == METRICS else client.train)
         if asked.step == JOIN:
-            return answer(client, ring.own)
+            wanted = wanted_by(client) if asked.stage == METRICS else Wanted()
+            found = answer(count, ring.own)
+            return replace(found, noise=[wanted.epsilon, wanted.delta]) if wanted.noisy else found
         opened, key = opened_by(client), (round, asked.stage, asked.attempt)
         letters = {int(name): bytes_of(letter) for name, letter in asked.letters.items() if name.isdecimal()}
         if asked.step == "keys":
             known = read_members(asked.members, ring)
-            told = base_in(client, round) if asked.stage == UPDATE else told_hash(asked.centres)
-            terms = terms_of(client.about, client.seed, client.secure, round, asked.stage, asked.attempt, known, told)
+            hashed = base_in(client, round) if asked.stage == UPDATE else told_hash(asked.told)
+            noisy = has_noise(asked.stage, asked.told)
+            of = round, asked.stage, asked.attempt
+            terms = terms_of(client.about, client.seed, client.secure, of, known, hashed, noisy)
             for old in [old for old in client.desk if old[0] != round]:
                 del client.desk[old]
-            client.desk[key] = Member(terms, client.id, ring.signer, opened), asked.centres
-            return answer(client, client.desk[key][0].keys())
+            client.desk[key] = Member(terms, client.id, ring.signer, opened), asked.told
+            return answer(count, client.desk[key][0].keys())
         if key not in client.desk:
             raise Refusal("sum", "secure sum: a step was asked for of a sum that was not begun.")
-        member, centres = client.desk[key]
+        member, told = client.desk[key]
         if asked.step == "shares":
             sealed, commitment = member.shares(letters, asked.records)
-            return answer(client, commitment, sealed)
+            return answer(count, commitment, sealed)
         if asked.step == "masked":
             try:
-                make = partial(vector, client, asked.stage, centres, round)
-                return answer(client, member.masked(letters, layout_of(client, asked.stage, member), make))
+                make = partial(vector, client, asked.stage, told, round)
+                return answer(count, member.masked(letters, layout_of(client, asked.stage, told, member), make))
             except Blame as blame:
-                return SumReply({}, len(client.train), blame.member)
+                return SumReply({}, count, blame.member)
         if asked.step == "sign":
-            return answer(client, member.sign(asked.present))
+            return answer(count, member.sign(asked.present))
         if asked.step != "open":
             raise Refusal("question", "a secure sum has no such step.")
         shares = member.open(letters)
         keep_opened(client)
-        return answer(client, b"", shares)
+        return answer(count, b"", shares)
 
 
 SECURE_SUM = register(SecureSumJob())
@@ -164,10 +179,10 @@ def base_in(client: Client, round: int) -> str:
     return client.learnt[round][0]
 
 
-def answer(client: Client, letter: bytes, letters: dict[int, bytes] | None = None) -> SumReply:
+def answer(count: int, letter: bytes, letters: dict[int, bytes] | None = None) -> SumReply:
     named = {LETTER: letter} if letter else {}
     sent = {**named, **{str(other): content for other, content in (letters or {}).items()}}
-    return SumReply({name: as_tensor(content) for name, content in sent.items()}, len(client.train))
+    return SumReply({name: as_tensor(content) for name, content in sent.items()}, count)
 
 
 def as_tensor(content: bytes) -> Tensor:
@@ -175,13 +190,25 @@ def as_tensor(content: bytes) -> Tensor:
 
 
 def terms_of(
-    about: About, seed: int, secure: SecureSum, round: int, stage: int, attempt: int, known: dict[int, str], told: str
+    about: About,
+    seed: int,
+    secure: SecureSum,
+    of: tuple[int, int, int],
+    known: dict[int, str],
+    told: str,
+    noisy: bool,
 ) -> Terms:
-    """What the members of a sum agree on, by the experiment."""
+    """What the members of a sum (its round, stage and attempt) agree on, by the experiment and what they were told."""
+    round, stage, attempt = of
     experiment = json.dumps([about.task, about.kind, about.classes, about.encoder, seed, asdict(secure)])
-    what = {UPDATE: "updates", SUMS: "sums"}.get(stage, f"stage {stage}")
-    dropouts = len(known) if stage == UPDATE else secure.allowed(len(known))  # updates have no noise to be counted on
+    what = {UPDATE: "updates", SUMS: "sums", METRICS: "metrics"}.get(stage, f"stage {stage}")
+    dropouts = secure.allowed(len(known)) if noisy else len(known)  # where there is no noise, nobody's is counted on
     return Terms(experiment, f"{what} of round {round + 1}", attempt, known, secure.colluding, dropouts, told)
+
+
+def has_noise(stage: int, told: Tensors) -> bool:
+    """Whether a total has noise: of digests always, of metrics where members were told so."""
+    return read_wanted(told).noisy if stage == METRICS else stage != UPDATE
 
 
 def options_of(client: Client) -> ReleaseOptions:
@@ -197,9 +224,11 @@ def stage_of(client: Client, stage: int) -> list[totals.Part]:
     return totals.parts(stage, first, second, client.about.classes, k if stage == 1 else totals.directions(k))
 
 
-def layout_of(client: Client, stage: int, member: Member) -> Layout:
+def layout_of(client: Client, stage: int, told: Tensors, member: Member) -> Layout:
     """The form of a stage's vector."""
     assert client.secure is not None
+    if stage == METRICS:
+        return [(metrics_length(client, told), total_counts.BITS)]
     if stage == UPDATE:
         numbers = sum(weight.numel() for weight in client.model.parameters())
         return updates.layout_of(numbers, client.secure.clip, member.extent)
@@ -212,6 +241,8 @@ def vector(client: Client, stage: int, told: Tensors, round: int, honest: int) -
     assert client.secure is not None
     if stage == UPDATE:
         return client.learnt[round][1]
+    if stage == METRICS:
+        return metrics_vector(client, told, round, honest, client.secure.colluding)
     options, classes = options_of(client), client.about.classes
     samples = samples_in(client, round)
     if not options.large_delta:

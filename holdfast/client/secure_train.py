@@ -54,7 +54,7 @@ class SecureTrain(Job[Client, SecureTrainRequest, SumReply]):
         client.learnt.clear()
         vector = as_whole(learnt.delta, weight, learnt.loss, client.secure.clip)
         client.learnt[round] = told_hash(asked.model), vector
-        return answer(client, ring.own)
+        return answer(len(client.train), ring.own)
 
 
 SECURE_TRAIN = register(SecureTrain())

@@ -37,7 +37,7 @@ CHANNELS = {
         Channel("buffers", "the model's buffers, such as the statistics of batch norms", ("buffers",)),
         Channel("digest", "the digest of its records", ("digest", "sum", "blamed"), bounded=NOISED),
         Channel("loss", "the mean training loss", ("loss",)),
-        Channel("metrics", "how well the model does on its own records", ("metrics", "interval"), noise=True),
+        Channel("metrics", "how well the model does on its own records", ("metrics", "interval", "noise"), noise=True),
         Channel("reports", "how it finds the others' updates, as a tester", ("accuracies",), noise=True),
         Channel("backdoors", "whose updates it suspects of a backdoor", ("patches",)),
         Channel("panel", "how well models do on its records, class by class", ("scores",)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,14 @@ def noised_counts(
     steps = math.ceil(round(sensitivity * FINE, 9) + (0.0 if exact else math.sqrt(len(sums))))
     scale, said = calibrate_gaussian(steps, len(sums), epsilon, delta)
     noised = on_grid.astype(np.int64) + gaussian(len(sums), scale, source)
-    claim = Claim(
+    claim = claim_of_counts(epsilon, delta, sensitivity, steps, said, source)
+    return [float(value) / FINE for value in noised], claim
+
+
+def claim_of_counts(
+    epsilon: float, delta: float, sensitivity: float, steps: int, said: dict[str, Any], source: Source
+) -> Claim:
+    return Claim(
         mode=COUNTS,
         adjacency=REPLACE_ONE,
         epsilon_nominal=epsilon,
@@ -45,4 +53,3 @@ def noised_counts(
         entropy=source.guarantee,
         **said,
     )
-    return [float(value) / FINE for value in noised], claim

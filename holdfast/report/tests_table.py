@@ -26,7 +26,7 @@ def last_test(records: Sequence[Record], name_of: Callable[[int], str]) -> dict[
     if record is None or record.measure is None:
         return None
     measures = {**known_measures(), record.measure.name: record.measure}
-    names = dict.fromkeys([record.measure.name, *record.metrics, *record.client_metrics])
+    names = dict.fromkeys([record.measure.name, *record.metrics, *record.total_metrics, *record.client_metrics])
     named = [measures.get(name, Measure(name)) for name in names]
     clients = sorted(record.client_samples)
     away = {client for client, why in record.absent.items() if not_there(why)} & set(clients)
@@ -39,6 +39,10 @@ def last_test(records: Sequence[Record], name_of: Callable[[int], str]) -> dict[
     if record.absent_metrics:
         count = sum(record.client_samples[client] for client in away)
         rows.append(row(f"those who are away ({len(away)})", f"{count:,}", record.absent_metrics, None))
+    if record.total_metrics:
+        count = sum(record.client_samples.values())
+        rows.append(row(f"all clients together ({len(clients)})", f"{count:,}", record.total_metrics, None))
+        clients = []
     for client in clients[:MOST]:
         own = {name: found[client] for name, found in record.client_metrics.items() if client in found}
         told = f"{name_of(client)}, away" if client in away else name_of(client)

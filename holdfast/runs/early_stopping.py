@@ -55,6 +55,8 @@ class Stop:
 
 def at_clients(record: Record, name: str) -> float | None:
     """A metric over the clients that were there, weighted by their samples; none if it was not measured."""
+    if name in record.total_metrics:
+        return record.total_metrics[name]
     away = {client for client, why in record.absent.items() if not_there(why)}
     found = {c: value for c, value in record.client_metrics.get(name, {}).items() if c not in away}
     total = sum(record.client_samples.get(client, 0) for client in found)

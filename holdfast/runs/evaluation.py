@@ -1,7 +1,8 @@
 """Tests the model of a round: on the moderator's test set, and at the clients on their own samples.
 
 What clients tell of themselves is summed up no further than their samples count. A metric that does not add up
-(`Metric.adds_up`) is over several clients the mean of their values, weighted by samples.
+(`Metric.adds_up`) is over several clients the mean of their values, weighted by samples. With secure sums only the
+total of the clients' sums is known.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.client import EVALUATE, EvaluateRequest
+from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
-from holdfast.core.types import Absent, Federation, Reply, State, not_there
+from holdfast.core.types import Absent, Federation, Reply, State, Tensors, not_there
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.class_metrics import AtThreshold, best_threshold
 from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
@@ -25,9 +27,11 @@ from holdfast.data.ranking_metrics import Auroc
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
+from holdfast.one_total import learn_metrics
 from holdfast.record import NOT_TESTED, Record
 from holdfast.runs.outcome import guessing, guessing_ranks
 from holdfast.runs.plan import Plan
+from holdfast.secure_exchange import Exchange
 
 TOLD = 3  # clients whose reasons a note repeats
 Sums = Mapping[int, Mapping[str, Sequence[float]]]  # client -> metric -> sums
@@ -62,9 +66,42 @@ class Evaluator:
         fill(self._model, model, state.buffers)
         test = None if self._test is None else self._thread.submit(outputs_of, self._model, self._test)
         shared = self._method.shared(model, state.buffers)
+        if self._method.secure is None:
+            measured, metrics = self._of_each(state, record, shared, told=test is None)
+        else:
+            measured, metrics = self._of_total(state.round - 1, record, shared)
+        if test is not None:
+            measured = self._tested(measured, metrics, test.result(), state.round - 1)
+        return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
+
+    def _of_total(self, round: int, record: Record, shared: Mapping[str, Tensors]) -> tuple[Record, Sequence[Metric]]:
+        """The record with the metrics over all clients, of whom only the total is known (secure sums); and the metrics,
+        with the threshold that is best for them."""
+        exchange, metrics = Exchange(self._federation, self._method, round), list(self._task.metrics)
+        measured = dataclasses.replace(record, measure=metrics[0].measure, chance=self._chance)
+        try:
+            sums, total = learn_metrics(exchange, shared["model"], shared["buffers"], metrics)
+        except HoldfastError as error:
+            return dataclasses.replace(measured, notes=[*record.notes, f"{NOT_TESTED} by clients: {error}"]), metrics
+        threshold = common_threshold(metrics, {0: sums})
+        metrics = at_threshold(metrics, threshold)
+        found = {m.name: value for m in metrics if m.name in sums and (value := value_of(m, sums[m.name])) is not None}
+        counts, notes = dict(total.claims), [*record.notes, *exchange.notes]
+        measured = dataclasses.replace(measured, metrics=found, total_metrics=found, client_samples=counts, notes=notes)
+        return dataclasses.replace(measured, threshold=threshold), metrics
+
+    def _of_each(
+        self, state: State, record: Record, shared: Mapping[str, Tensors], told: bool
+    ) -> tuple[Record, Sequence[Metric]]:
+        """The record with the metrics at each client; and the metrics, with the threshold that is best for clients.
+
+        told: whether a note says why, where none of them answers.
+        """
         messages = [
             EVALUATE.message(
-                client, state.round - 1, EvaluateRequest(**shared, accepted=self._method.recalls(state, client))
+                client,
+                state.round - 1,
+                EvaluateRequest(shared["model"], shared["buffers"], self._method.recalls(state, client)),
             )
             for client in self._federation.clients
         ]
@@ -87,12 +124,10 @@ class Evaluator:
             chance=self._chance,
         )
         silent = [a for a in answers if isinstance(a, Absent) and a.client not in record.absent]
-        if test is None and not measured.metrics and silent:
+        if told and not measured.metrics and silent:
             whose = [f"{self._method.called(one.client)} {one.reason}" for one in silent[:TOLD]]
             measured = dataclasses.replace(measured, notes=[*record.notes, f"{NOT_TESTED}: {'; '.join(whose)}"])
-        if test is not None:
-            measured = self._tested(measured, metrics, test.result(), state.round - 1)
-        return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
+        return measured, metrics
 
     def _tested(self, record: Record, metrics: Sequence[Metric], output: Tensor, round: int) -> Record:
         """The record with what the moderator's own test set says, where there is one."""

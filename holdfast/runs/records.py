@@ -39,6 +39,8 @@ def scalars(record: Record, class_names: Sequence[str] = ()) -> Iterator[tuple[s
     yield from record.metrics.items()
     for metric, value in record.absent_metrics.items():
         yield f"absent/{metric}", value
+    for metric, value in record.total_metrics.items():
+        yield f"clients/{metric}", value
     if record.loss is not None:
         yield "loss", record.loss
     yield "bytes/up", float(record.bytes_up)
@@ -94,7 +96,7 @@ def _read(name: str, value: Any, clients: int) -> Any:
         return None
     if name == "measure":
         return _measure(value)
-    if name in ("metrics", "absent_metrics"):
+    if name in ("metrics", "absent_metrics", "total_metrics"):
         return {_name(metric): _number(one) for metric, one in value.items()}
     if name == "client_metrics":
         return {_name(metric): _by_client(found, clients) for metric, found in value.items()}

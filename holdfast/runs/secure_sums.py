@@ -90,7 +90,7 @@ def common(experiment: Experiment) -> dict[str, bool]:
 def averages(algorithm: object) -> bool:
     """Whether clients send updates and nothing else, and the moderator takes their mean."""
     kind = type(algorithm)
-    moments = ("aggregate", "extra", "begin", "broadcast", "remember", "enclose", "shares", "moved")
+    moments = ("aggregate", "extra", "begin", "broadcast", "remember", "enclose", "shares", "moved", "asks_gradients")
     return isinstance(algorithm, FedAvg) and all(getattr(kind, name) is getattr(FedAvg, name) for name in moments)
 
 

@@ -42,6 +42,7 @@ class Answer:
     letters: Letters = field(default_factory=dict)
     records: int = 0
     blamed: int | None = None
+    noise: tuple[float, float] | None = None  # epsilon and delta that a member wants of its metrics
 
 
 LayoutFor = Callable[[int, int, int], Layout]  # by records, members that sent keys, and whose noise is sure

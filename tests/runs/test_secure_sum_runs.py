@@ -186,6 +186,7 @@ def test_who_was_sent_another_model_is_in_no_mean():
         ({**ROUNDS, "algorithm": "scaffold"}, "algorithm 'scaffold' needs more of each client"),
         ({**ROUNDS, "algorithm": "fednova"}, "algorithm 'fednova' needs more of each client"),
         ({**ROUNDS, "algorithm": "fedbn"}, "algorithm 'fedbn' needs more of each client"),
+        ({**ROUNDS, "algorithm": "mime"}, "algorithm 'mime' needs more of each client"),
         ({**ROUNDS, "trust": "jury"}, "trust 'jury' needs each"),
         ({**ROUNDS, "absence": MOMENTS}, "nothing of a single member that could stand in for it"),
         ({**ROUNDS, "scaling": "federated"}, "leave out scaling"),

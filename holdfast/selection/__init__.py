@@ -90,7 +90,7 @@ def remembered(
         return {}
     counted = {update.client: update for update in updates if after.accepted.get(update.client) == before.round}
     heard = [
-        Heard(counted[reply.client], reply.scalars.get("loss"), reply.seconds)
+        Heard(counted[reply.client], reply.scalars.get("loss"), reply.took)
         for reply in replies
         if reply.client in counted
     ]

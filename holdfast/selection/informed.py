@@ -7,9 +7,10 @@
     k-centres        groups around those whose first updates are farthest apart (Gonzalez 1985), one of each at random
 
 Who was never asked comes first, and so does, whatever the rule, who has not been asked for `wait` rounds: nobody is
-left out for ever. What clients tell about themselves (loss, seconds) counts only if their update did, and it buys at
-most more turns, never more weight; sizes count at most twice the median. Seconds differ from run to run, so `tiers`
-does not repeat its bits; a resumed run goes on with what was remembered.
+left out for ever. With `share` nobody is asked in more than that share of the rounds, while there are others to ask.
+The loss that a client tells counts only if its update did, and it buys at most more turns, never more weight; sizes
+count at most twice the median. Seconds are by the moderator's clock, and differ from run to run, so `tiers` does not
+repeat its bits; a resumed run goes on with what was remembered.
 """
 
 from __future__ import annotations
@@ -48,17 +49,26 @@ class Informed:
 
     count: int
     wait: int = field(default=0, kw_only=True)  # rounds after which a client's turn has come; 0: four turns of all
+    share: float = field(default=1.0, kw_only=True)  # of the rounds, the most in which any client is asked
 
     def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {self.share}.")
         if self.count < 1 or self.wait < 0:
             raise ValueError(f"count must be at least 1 and wait not negative, got {self.count} and {self.wait}.")
 
     def __call__(self, clients: Sequence[int], state: State, generator: torch.Generator) -> Mapping[int, str]:
         if self.count > len(clients):
             raise HoldfastError(f"selection: {self.count} of {len(clients)} clients cannot be asked; ask fewer.")
+        if self.share * len(clients) < self.count:
+            raise HoldfastError(
+                f"selection: {self.count} of {len(clients)} clients cannot be asked with nobody in more than "
+                f"{self.share} of the rounds; ask fewer, or raise share."
+            )
         asked = state.selection.get("asked", torch.full((max(clients) + 1,), -1))
         wait = self.wait or TURNS * math.ceil(len(clients) / self.count)
         order = [clients[place] for place in torch.randperm(len(clients), generator=generator).tolist()]
+        order = self.within_share(order, state)
         chosen = {client: "never asked before" for client in order if asked[client] < 0}
         overdue = [client for client in order if client not in chosen and state.round - int(asked[client]) >= wait]
         for client in sorted(overdue, key=lambda client: int(asked[client])):
@@ -68,6 +78,17 @@ class Informed:
             others = [client for client in order if client not in chosen]
             chosen |= self.preferred(others, left, state, generator)
         return chosen
+
+    def within_share(self, clients: list[int], state: State) -> list[int]:
+        """Those who may have a turn; where they are too few, those with the fewest turns join them."""
+        if "turns" not in state.selection:  # before round 1, and in runs of earlier versions
+            return clients
+        turns = {client: int(state.selection["turns"][client]) for client in clients}
+        most = max(1.0, self.share * (state.round + 1))
+        over = [client for client in clients if turns[client] + 1 > most]
+        lacking = max(0, self.count - (len(clients) - len(over)))
+        kept = sorted(over, key=lambda client: turns[client])[:lacking]
+        return [client for client in clients if client not in over or client in kept]
 
     def preferred(
         self, clients: Sequence[int], count: int, state: State, generator: torch.Generator
@@ -81,11 +102,13 @@ class Informed:
         """What is known after a round."""
         size = max(clients) + 1
         memory = {"asked": torch.full((size,), -1), "loss": torch.full((size,), math.nan)}
+        memory["turns"] = torch.zeros(size, dtype=torch.int64)
         memory["seconds"] = torch.full((size,), math.nan)
         if self.needs_updates:
             memory["first"] = torch.full((size, SKETCH), math.nan)
         memory = {name: state.selection.get(name, tensor).clone() for name, tensor in memory.items()}
         memory["asked"][list(asked)] = state.round
+        memory["turns"][list(asked)] += 1
         for one in heard:
             client = one.update.client
             if one.loss is not None and math.isfinite(one.loss):

@@ -112,3 +112,26 @@ def test_what_cannot_work_is_one_sentence() -> None:
             make_plan(tiny(selection=selection))
     with pytest.raises(HoldfastError, match="goes by training losses, which protected clients do not tell"):
         make_plan(tiny(selection="power-of-choice:2", protect="dp-sgd:epsilon=8"))
+
+
+@pytest.mark.parametrize("kind", [BySize, PowerOfChoice, Tiers, KCentres])
+def test_nobody_is_asked_in_more_than_its_share_of_the_rounds(kind: type[Informed]) -> None:
+    """Client 0 has the most samples and the largest loss; with half of the rounds it has 15 turns of 30."""
+    rule = kind(2, share=0.5)
+    state = State(0, {}, {}, {}, {}, {}, claims={0: 10**6, 1: 10, 2: 10, 3: 10, 4: 10})
+    turns = dict.fromkeys(range(5), 0)
+    for round in range(30):
+        asked = select(rule, range(5), state, seed=round)
+        assert 1 <= len(asked) <= 2
+        for client in asked:
+            turns[client] += 1
+        assert max(turns.values()) <= max(1, math.ceil(0.5 * (round + 1)))
+        heard = [
+            Heard(Update(c, {"w": torch.eye(5)[c]}, 1, 1), loss=9.0 if c == 0 else 0.1, seconds=c + 1.0) for c in asked
+        ]
+        state = state.next(selection=rule.remember(state, range(5), asked, heard))
+    assert min(turns.values()) >= 3
+    with pytest.raises(HoldfastError, match="raise share"):
+        select(kind(2, share=0.3), range(5), state, seed=0)
+    with pytest.raises(ValueError, match="share must be above 0"):
+        kind(2, share=0.0)

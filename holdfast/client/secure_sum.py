@@ -20,7 +20,7 @@ from torch import Tensor
 from holdfast.client.client import Client, house_of_client
 from holdfast.client.evaluate import is_tested
 from holdfast.client.secure_metrics import metrics_length, metrics_vector, read_wanted, tested_samples, wanted_by
-from holdfast.client.train import samples_in
+from holdfast.client.train import counted, samples_in
 from holdfast.context import About, Context
 from holdfast.core.failures import Refusal
 from holdfast.core.files import make_folder, write_file
@@ -37,6 +37,7 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import SITE, check_delta, let_out
 from holdfast.privacy.moment_noise import LEAST_RADIUS
 from holdfast.privacy.noise import Whole, system
+from holdfast.privacy.patients import for_patients, one_each, whose_of
 from holdfast.privacy.sum_noise import Bounds
 from holdfast.privacy.total_counts import Wanted
 from holdfast.secure_sum import updates
@@ -101,7 +102,7 @@ class SecureSumJob(Job[Client, SumRequest, SumReply]):
         if client.secure is None or asked.stage not in stages:
             raise Refusal("job", "a step of a secure sum was asked for, and the run has none.")
         ring = keyring_of(client)
-        count = len(tested_samples(client) if asked.stage == METRICS else client.train)
+        count = len(tested_samples(client)) if asked.stage == METRICS else counted(client)
         if asked.step == JOIN:
             wanted = wanted_by(client) if asked.stage == METRICS else Wanted()
             found = answer(count, ring.own)
@@ -244,31 +245,35 @@ def vector(client: Client, stage: int, told: Tensors, round: int, honest: int) -
     if stage == METRICS:
         return metrics_vector(client, told, round, honest, client.secure.colluding)
     options, classes = options_of(client), client.about.classes
-    samples = samples_in(client, round)
+    samples, kind = samples_in(client, round), kind_of(client.about.kind)
+    features, labels, whose = samples.inputs[-1], samples.labels, whose_of(samples, client.about.person)
+    if whose is not None:
+        features, labels = one_each(features, labels, whose, kind)
     if not options.large_delta:
-        check_delta(options.delta, len(samples.labels), "absence.delta", "large_delta = true")
+        check_delta(options.delta, len(labels), "absence.delta", "large_delta = true")
     centres = read_centres(told, classes, client.about.feature_shape[0]) if stage == 2 else None
     if stage != 2 or not client.paid:
         claim = claim_of_total(options, client.about, client.secure)
         what = f"secure sum of {client.about.task}, client {client.id}, round {round + 1}"
         let_out(house_of_client(client), claim, what)
     client.paid[:] = [True] if stage == 1 else []
-    z = samples.inputs[-1].double().numpy()
+    z = features.double().numpy()
     if stage == SUMS:
-        targets = targets_of(kind_of(client.about.kind), samples.labels, classes, options.target_range or UNIT)
+        targets = targets_of(kind, labels, classes, options.target_range or UNIT)
         exact = total_sums.exact(z, targets, bounds_in(client.about))
     else:
-        exact = totals.exact_stage(z, samples.labels.numpy(), classes, centres)
+        exact = totals.exact_stage(z, labels.numpy(), classes, centres)
     return totals.with_share(exact, stage_of(client, stage), honest, system())
 
 
 def claim_of_total(options: ReleaseOptions, about: About, secure: SecureSum) -> Claim:
     """What the total of the members' digests promises."""
-    k = about.feature_shape[0]
+    k, asked = about.feature_shape[0], (options.true_epsilon, options.delta)
     if kind_of(about.kind).has_classes:
-        return totals.total_claim(options.true_epsilon, options.delta, k, secure.colluding, system())
-    bounds = bounds_in(about)
-    return total_sums.total_claim(options.true_epsilon, options.delta, k, bounds, secure.colluding, system())
+        claim = totals.total_claim(*asked, k, secure.colluding, system())
+    else:
+        claim = total_sums.total_claim(*asked, k, bounds_in(about), secure.colluding, system())
+    return claim if about.person is None else for_patients(claim)
 
 
 def bounds_in(about: About) -> Bounds:

@@ -58,8 +58,6 @@ def check_plan(method: Method) -> None:
     rounds = not method.algorithm.one_message
     refuse(
         {
-            "promises for records, not for patients so far; leave it out": not rounds
-            and method.bench.about.person is not None,
             "sums weights, and this model has buffers too (BatchNorm): choose another model": rounds
             and bool(list(method.bench.model.buffers())),
             "hides what a selection by losses or updates goes by: choose selection 'all' or 'uniform'": isinstance(

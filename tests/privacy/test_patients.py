@@ -20,9 +20,12 @@ from holdfast.data.contract import Kind
 from holdfast.data.kinds import Classes, Hazards, Regression
 from holdfast.data.natural import given_parts
 from holdfast.data.task import Samples, Task
+from holdfast.digests.moments import MomentDigest
 from holdfast.digests.release import claim_of, make_release
 from holdfast.digests.sums import bounds_of, targets_of
+from holdfast.engines.inline import Inline
 from holdfast.learning.objective import TaskLoss
+from holdfast.one_total import learn_total
 from holdfast.play import run
 from holdfast.privacy import moment_noise
 from holdfast.privacy.dp_steps import Noisy
@@ -32,7 +35,9 @@ from holdfast.privacy.noise import seeded, system
 from holdfast.privacy.patients import first_each, first_of, for_patients, one_each, whose_of
 from holdfast.privacy.sum_noise import exact_whole
 from holdfast.report.privacy_page import as_text
+from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
+from holdfast.secure_exchange import Exchange
 
 K, CLASSES = 3, 3
 
@@ -176,6 +181,31 @@ def test_a_run_counts_patients(tmp_path: Path) -> None:
         assert all(entry.claim.for_patients for entry in entries)
         steps = next(entry.claim for entry in entries if entry.claim.mode == "dp-sgd")
         assert steps.rate == pytest.approx(8 / 24)  # 24 of 30 patients train, 96 of 120 records
+
+
+def test_a_secure_sum_counts_patients(tmp_path: Path) -> None:
+    """300 patients of four visits each, dealt out to three sites: of each patient of a site one record counts."""
+    rows = [f"{i // 4},{i % 7 + 3 * (i // 4 % 2)},{i // 4 % 2}" for i in range(1200)]
+    (tmp_path / "visits.csv").write_text("id,age,ill\n" + "\n".join(rows) + "\n")
+    (tmp_path / "visits.toml").write_text(
+        'name = "visits"\nversion = "1"\npatient = "id"\n[target]\ncolumn = "ill"\nkind = "classes"\n'
+        'values = {0 = "no", 1 = "yes"}\n[columns.age]\nkind = "number"\nrange = [0, 10]\n'
+    )
+    experiment = Experiment(
+        task=str(tmp_path / "visits.toml"), data=str(tmp_path / "visits.csv"), clients=3, partition="iid", workers=0,
+        algorithm="oneshot", rounds=1, protect="secure-sum",
+        absence={"name": "feddig", "mode": "moments", "epsilon": 20.0, "large_delta": True},
+    )  # fmt: skip
+    plan = make_plan(experiment)
+    clients = {id: plan.client(id, plan.model(), tmp_path) for id in range(3)}
+    total = learn_total(Exchange(Inline(clients), plan.method, 0), plan.method.absence, range(3))
+    assert isinstance(total, MomentDigest)
+    patients = sum(len(set(client.train.facts["id"].tolist())) for client in clients.values())
+    assert patients < 0.7 * sum(len(client.train) for client in clients.values())
+    assert total.counts.sum() == pytest.approx(patients, abs=15)
+    [entry] = read_ledger(tmp_path / "clients" / "0000" / "privacy-ledger.json").entries
+    assert entry.claim.for_patients
+    assert total.claim.for_patients
 
 
 def test_a_split_that_divides_a_patient_is_refused() -> None:

@@ -60,7 +60,7 @@ check: style
 	$(call beside,-n 2 -m "not slow and not flower and not browser")
 
 test: style browser
-	$(call beside,-n 3)
+	$(call beside,-n 4)
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup

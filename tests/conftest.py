@@ -66,6 +66,11 @@ def shares_fixtures(file: str) -> bool:
     return file.startswith("tests/") and 'scope="module"' in Path(__file__).parents[1].joinpath(file).read_text()
 
 
+def pytest_configure() -> None:
+    """No test can take the power away, so none waits for the disk: a small run would, for longer than it computes."""
+    os.fsync = lambda fd: None  # type: ignore[assignment]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make check` leaves out what is marked here; what takes long comes first, so that nobody waits for it alone."""
     for item in items:

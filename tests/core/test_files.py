@@ -25,11 +25,6 @@ VALUES = st.recursive(
 LINES = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=5)
 
 
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no test can take the power away
-
-
 @settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=300)), max_size=6))
 def test_what_a_store_was_given_last_is_what_it_gives_back(writes: list[tuple[str, bytes]]) -> None:

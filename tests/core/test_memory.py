@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,11 +14,6 @@ from hypothesis import strategies as st
 from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.play import run
-
-
-@pytest.fixture(autouse=True)
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no test can take the power away
 
 
 def value(round: int) -> dict[str, torch.Tensor]:

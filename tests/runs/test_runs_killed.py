@@ -59,9 +59,8 @@ def tear_last_line(path: Path) -> None:
     ("algorithm", "every", "tear", "points"), [("scaffold", 1, False, 30), ("feddyn", 2, True, 10)]
 )
 def test_killed_at_every_write_point_a_run_resumes_to_the_same_bits(
-    algorithm: str, every: int, tear: bool, points: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, every: int, tear: bool, points: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # slow, and no test can take the power away
     wanted = experiment(algorithm=algorithm, clients=2, rounds=2, checkpoint_every=every)
     reference = run(wanted)
     for last in range(1, 1000):

@@ -55,6 +55,13 @@ def test_a_sites_policy_is_enforced_at_the_site(
     assert reason in caplog.text  # all of it is said at the site
 
 
+@pytest.mark.parametrize(("policy", "told"), [(PRIVACY, "closed"), (PRIVACY.replace("false", "true"), "closed")])
+def test_an_exact_gradient_does_not_leave_where_epsilon_is_bounded(tmp_path: Path, policy: str, told: str) -> None:
+    record = play_with(tmp_path, experiment(algorithm="mime", rounds=1), policy).records[-1]
+    assert record.absent == {1: f"failed in job 'gradient' of round 1: {SENTENCES[told]}"}
+    assert set(record.weights) == {0, 2, 3}
+
+
 def test_an_experiment_that_the_policy_names_is_played(tmp_path: Path) -> None:
     wanted = experiment(rounds=1)
     [record] = play_with(tmp_path, wanted, f'experiments = ["abc", "{fingerprint_of(wanted)}"]').records

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, for type checkers
     from holdfast.learning.settings import Learning, Optimizer
     from holdfast.play import resume, run
     from holdfast.runs.experiment import Experiment, load
+    from holdfast.runs.export import load_model
     from holdfast.runs.history import History
     from holdfast.trust.base import Hearing, Judgement, Testing, Trust
 
@@ -61,6 +62,7 @@ __all__ = [
     "Update",
     "WholeMetric",
     "load",
+    "load_model",
     "resume",
     "run",
 ]
@@ -95,6 +97,7 @@ _HOMES = {
     "Update": "core.types:Update",
     "WholeMetric": "data.metrics:WholeMetric",
     "load": "runs.experiment:load",
+    "load_model": "runs.export:load_model",
     "resume": "play:resume",
     "run": "play:run",
 }

@@ -60,8 +60,13 @@ class Trained:
     metrics: tuple[Metric, ...] = ()  # that the model was measured by, the leading one first
     schema: Schema | None = None  # of a table's records
 
-    def predict(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
-        """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ..."""
+    def predict(self, x: NDArray[Any] | str | Path, where: str = "x") -> NDArray[np.float32]:
+        """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ...
+
+        Samples are an array, or a file: npz, or a table with the columns of the model's schema.
+        """
+        if isinstance(x, str | Path):
+            where, x = str(x), read_new(self, Path(x))[0]
         found = self.kind.readout(torch.from_numpy(self.outputs(x, where)))
         return np.asarray(found.numpy(), dtype=np.float32)
 

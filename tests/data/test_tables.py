@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from holdfast.core.errors import HoldfastError
+from holdfast.data.named import HEART_FILE
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.draft import draft_schema
 from holdfast.data.tables.encode import encode
@@ -120,6 +121,13 @@ def test_a_cell_that_does_not_fit_is_named_by_its_place(tmp_path: Path, row: str
     assert "ward.csv" in str(caught.value)
     for secret in ("160", "old", "06.01.2000", "2001-", "'x'"):
         assert secret not in str(caught.value)
+
+
+def test_an_empty_cell_of_which_the_schema_does_not_speak(tmp_path: Path) -> None:
+    head = HEART_FILE.read_text().partition("\n")[0]
+    (tmp_path / "new.csv").write_text(f"{head}\nCleveland,41,0,2,,204,0,0,172,0,0.5,1,0,3,0\n")
+    with pytest.raises(HoldfastError, match=r"row 2, column 'trestbps': is empty; if that means not known"):
+        read_file(read_schema(HEART_FILE.with_suffix(".toml")), tmp_path / "new.csv")
 
 
 def test_values_outside_may_be_clipped(tmp_path: Path) -> None:

@@ -180,7 +180,9 @@ def numbers(name: str, cells: Any, missing: Mask, decimal: str, found: Found) ->
     readable = pc.fill_null(pc.match_substring_regex(cells, NUMBER[decimal]), False)
     good: Mask = readable.to_numpy(zero_copy_only=False).astype(bool)
     other = "; set decimal in the schema if it has a decimal comma" if decimal == "." else ""
-    found.note(name, f"is no number{other}", ~good & ~missing)
+    empty: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), True).to_numpy(zero_copy_only=False)
+    found.note(name, 'is empty; if that means not known, the schema\'s missing_values must name ""', empty & ~missing)
+    found.note(name, f"is no number{other}", ~good & ~empty & ~missing)
     kept = pc.if_else(pa.array(good), cells, "0")
     kept = pc.replace_substring(kept, "+", "")
     if decimal == ",":

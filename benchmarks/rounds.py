@@ -68,9 +68,9 @@ def encoded(name: str, data: Path | None, encoder: str) -> Task:
     return Task(name, *parts, task.class_names)
 
 
-def experiment(task: Task, clients: int, method: str, scenario: str, seed: int) -> Experiment:
+def experiment(task: Task, clients: int, method: str, scenario: str, seed: int, model: str = "features") -> Experiment:
     usual = Experiment(
-        task=task, model="features", encoder="rounds:Given", clients=clients, partition="dirichlet:0.1", lr=0.05,
+        task=task, model=model, encoder="rounds:Given", clients=clients, partition="dirichlet:0.1", lr=0.05,
         schedule="cosine", rounds=ROUNDS, seed=seed, workers=0, scenario=scenario, absence=METHODS.get(method, "none"),
     )  # fmt: skip
     return centralised(usual) if method == CENTRALISED else usual
@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--methods", default="fedavg,feddig", help="also: centralised")
     parser.add_argument("--scenario", default="none")
     parser.add_argument("--encoder", default="scattering")
+    parser.add_argument("--model", default="features")
     told = parser.parse_args()
     torch.set_num_threads(1)
     told.out.mkdir(parents=True, exist_ok=True)
@@ -157,7 +158,7 @@ def main() -> None:
                     path = file_of(told.out, name, count, method, told.scenario, seed)
                     if path.exists():
                         continue
-                    history = holdfast.run(experiment(task, count, method, told.scenario, seed))
+                    history = holdfast.run(experiment(task, count, method, told.scenario, seed, told.model))
                     path.write_text(json.dumps(history.accuracy))
                     print(path.stem, f"{100 * final(list(history.accuracy)):.1f}", flush=True)
     print("\n".join(table(told.out, sets, clients, seeds)))

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE  # a process that has to compile the package first starts a third of a second later
 
-.PHONY: setup demo browser lint style types check test bench bench-speed evidence reference site dist bom image coverage clean
+.PHONY: setup demo browser lint style types check test bench bench-speed bench-peers evidence reference site dist bom image coverage clean
 
 setup: $(VENV)/.ready
 
@@ -110,6 +110,10 @@ bench: setup
 # Ratios of things done in turns, for a table; on a machine with an accelerator also benchmarks/gpu.py.
 bench-speed: setup
 	@$(BIN)/python benchmarks/speed.py
+
+# The same work beside the peers, each in an environment of its own under build/peers: downloads some 100 MB.
+bench-peers: setup
+	@$(BIN)/python benchmarks/peers.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury]     or: make bench-speed
 
+step      processor time of a training step on one thread: each layout and precision, against the same network by hand
 own       a user's own network (conv 32, conv 64, fc 128, no padding) against a plain loop in as many processes
 half      the same in bfloat16, against the same plain loop in float32
 many      1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in as many processes
@@ -25,35 +26,30 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import get_args
 
 import torch
-from torch import Tensor, nn
+from beside.shared import OwnNet, processor_seconds
+from torch import nn
 
 from holdfast.core.types import State, size
 from holdfast.data.task import Samples, Task
+from holdfast.engines.worker import keep_freed_memory
+from holdfast.learning.device import Precision
+from holdfast.learning.loop import train
+from holdfast.learning.objective import TaskLoss
+from holdfast.learning.settings import Learning
+from holdfast.models.networks import Cnn, Layout, laid_out
 from holdfast.play import federation_of, one_thread
 from holdfast.round import play_round
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_table
 
-TURNS = 5
-
-
-class OwnNet(nn.Module):
-    """A network as users bring it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
-        self.fc1, self.fc2 = nn.Linear(64 * 5 * 5, 128), nn.Linear(128, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
-        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
-        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+TURNS = 4
 
 
 def drawn(count: int, *shape: int) -> Samples:
@@ -93,6 +89,16 @@ def rounds_of(experiment: Experiment, stack: ExitStack) -> Callable[[], None]:
     return play
 
 
+def ten_times(play: Callable[[], None]) -> Callable[[], None]:
+    """Ten rounds in one turn, where a single one is too short to be timed."""
+
+    def plays() -> None:
+        for _ in range(10):
+            play()
+
+    return plays
+
+
 def compare(name: str, ours: Callable[[], None], theirs: Callable[[], None]) -> None:
     """Both in turns; the first turn warms up."""
     turns = [(measure(ours), measure(theirs)) for _ in range(TURNS + 1)][1:]
@@ -108,17 +114,6 @@ def measure(play: Callable[[], None]) -> tuple[float, float]:
     processor, clock = processor_seconds(), time.perf_counter()
     play()
     return processor_seconds() - processor, time.perf_counter() - clock
-
-
-def processor_seconds() -> float:
-    """What this process and all that descend from it have taken so far, on Linux."""
-    pending, ticks = [os.getpid()], 0
-    while pending:
-        process = Path("/proc", str(pending.pop()))
-        ticks += sum(map(int, (process / "stat").read_text().rsplit(")", 1)[1].split()[11:13]))
-        for thread in (process / "task").iterdir():
-            pending += map(int, (thread / "children").read_text().split())
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def show(name: str, value: str, seconds: float | None = None) -> None:
@@ -180,6 +175,46 @@ def bare_rounds(
             pipe.recv()
 
     return play
+
+
+def small_cnn() -> nn.Module:
+    return Cnn("none").build((1, 28, 28), 10, ())
+
+
+def step() -> None:
+    """First as torch comes, then with memory kept between batches, as in a worker process."""
+    samples, usual = drawn(320, 1, 28, 28), Learning(batch_size=64, lr=0.01)
+    networks: dict[str, Callable[[], nn.Module]] = {"own": OwnNet, "cnn": small_cnn}
+
+    def by_hand(build: Callable[[], nn.Module]) -> Callable[[], None]:
+        return partial(steps_of, build(), samples, 64, 0.01)
+
+    def ours(build: Callable[[], nn.Module], layout: Layout, precision: Precision) -> Callable[[], None]:
+        learning = replace(usual, precision=precision)
+        return partial(train, laid_out(build(), layout), samples, learning, torch.Generator(), TaskLoss())
+
+    with one_thread():
+        first = {name: alone(by_hand(build)) for name, build in networks.items()}
+        keep_freed_memory()
+        for name, build in networks.items():
+            plays = {"by hand": by_hand(build)}
+            for precision in get_args(Precision):
+                plays |= {f"{precision}, {layout}": ours(build, layout, precision) for layout in get_args(Layout)}
+            turns = [{way: process_seconds(play) for way, play in plays.items()} for _ in range(TURNS + 1)][1:]
+            show("step", f"{name}, by hand, as torch comes: {1000 * first[name] / 5:.1f} ms")
+            for way in plays:
+                middle = statistics.median(turn[way] for turn in turns)
+                show("step", f"{name}, {way}: {1000 * middle / 5:.1f} ms, {middle / first[name]:.2f}")
+
+
+def alone(play: Callable[[], None]) -> float:
+    return statistics.median([process_seconds(play) for _ in range(TURNS + 1)][1:])
+
+
+def process_seconds(play: Callable[[], None]) -> float:
+    begun = time.process_time()
+    play()
+    return time.process_time() - begun
 
 
 def own(precision: str = "float32") -> None:
@@ -257,7 +292,7 @@ def feddig() -> None:
     keys = {"task": "fashion-mini", "model": "features", "workers": 0, "rounds": 99}
     with one_thread(), ExitStack() as stack:
         ours = rounds_of(from_table({**keys, "absence": "feddig"}), stack)
-        compare("feddig", ours, rounds_of(from_table(keys), stack))
+        compare("feddig", ten_times(ours), ten_times(rounds_of(from_table(keys), stack)))
 
 
 def jury() -> None:
@@ -268,6 +303,7 @@ def jury() -> None:
 
 
 PARTS = {
+    "step": step,
     "own": own,
     "half": partial(own, "bfloat16"),
     "many": many,

@@ -1,0 +1,142 @@
+"""A round of the same work beside the peers: seconds of processor time and by the clock, in turns.
+
+    python benchmarks/peers.py [flower fluke fedlab pfl] [--turns 5] [--clients 20] [--images 1200] [--threads 2]
+
+Each peer has an environment of its own under build/peers, which takes torch from this one, and an adapter in
+benchmarks/beside. All train the same network (conv 32, conv 64, fc 128) on pictures of the same shape, one epoch of SGD
+with momentum in batches of 64. The first turn of each warms up. What was found is kept in build/peers/results.json, and
+a peer that is in it is not measured again; --again forgets it. On a busy machine only processor time says something:
+it shows what the work costs, not that a peer in a single process leaves the other cores idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+BESIDE = Path(__file__).parent / "beside"
+BUILD = Path(__file__).parent.parent / "build" / "peers"
+NEEDS = {  # without their dependencies: those that a round needs are named here, stubs stand for the others
+    "flower": ["ray==2.55.1", "msgpack"],  # flwr itself is one of our own
+    "fluke": [
+        "fluke-fl==0.8.1",
+        "omegaconf==2.3.0",
+        "antlr4-python3-runtime==4.9.3",
+        "cerberus",
+        "diskcache",
+        "psutil",
+    ],
+    "fedlab": ["fedlab==1.3.0", "munch"],
+    "pfl": ["pfl==0.6.0", "multiprocess==0.70.18", "dill"],
+}
+OURS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "channels-last": ("float32", "channels-last"),
+        "both": ("bfloat16", "channels-last")}  # fmt: skip
+Taken = list[tuple[float, float]]  # of each turn: processor seconds, and by the clock
+
+
+class Player:
+    """An adapter at work, which plays a round when it is told to."""
+
+    def __init__(self, python: Path, name: str, threads: int, work: tuple[int, ...], *arguments: str) -> None:
+        words = [str(python), str(BESIDE / f"with_{name}.py"), *arguments]
+        paths = [str(BESIDE), str(BESIDE.parent.parent)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
+        environment["BESIDE"] = " ".join(map(str, work))
+        self._log = (BUILD / f"{name}.log").open("w")
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment
+        )
+
+    def play(self) -> tuple[float, float]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("TURN "):
+                _, processor, clock = line.split()
+                return float(processor), float(clock)
+        raise RuntimeError(f"it ended; see {self._log.name}")
+
+    def end(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._log.close()
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter of a peer's environment, which is made if it is not there."""
+    home = BUILD / peer
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True, clear=True)
+        packages = next((home / "lib").glob("python*")) / "site-packages"
+        (packages / "torch_and_others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *NEEDS[peer]], check=True)
+        (home / "ready").touch()
+    return python
+
+
+def beside(peer: str, chosen: argparse.Namespace) -> dict[str, Taken]:
+    """The turns of a peer and of ours, one after the other."""
+    work = (chosen.turns + 1, chosen.clients, chosen.images)
+    players = {peer: Player(python_of(peer), peer, chosen.threads, work)}
+    for name, words in OURS.items():
+        players[name] = Player(Path(sys.executable), "holdfast", 1, work, *words)
+    try:
+        turns = [{name: player.play() for name, player in players.items()} for _ in range(chosen.turns + 1)][1:]
+    finally:
+        for player in players.values():
+            player.end()
+    return {name: [turn[name] for turn in turns] for name in players}
+
+
+def show(peer: str, found: dict[str, Taken]) -> None:
+    """The median, the least and the largest ratio of neighbouring turns."""
+    theirs = found[peer]
+    print(f"{peer}: {statistics.median(cpu for cpu, _ in theirs):.2f} s of processor time a round, "
+          f"{statistics.median(clock for _, clock in theirs):.2f} s by the clock")  # fmt: skip
+    for name in OURS:
+        words = []
+        for which, clock in enumerate(("processor", "clock")):
+            ratios = [ours[which] / other[which] for ours, other in zip(found[name], theirs, strict=True)]
+            words.append(f"{clock} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"  ours, {name:14} {', '.join(words)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", choices=[*NEEDS, []], default=[])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--images", type=int, default=1200, help="of each client")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of a peer in a single process")
+    parser.add_argument("--again", action="store_true", help="measure also what is known")
+    chosen = parser.parse_args()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    kept = BUILD / "results.json"
+    known: dict[str, dict[str, Taken]] = json.loads(kept.read_text()) if kept.exists() and not chosen.again else {}
+    print(f"{chosen.clients} clients of {chosen.images} pictures, load {os.getloadavg()[0]:.1f}", flush=True)
+    for peer in chosen.peers or NEEDS:
+        try:
+            known[peer] = known.get(peer) or beside(peer, chosen)
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            print(f"{peer}: not measured, {error}", flush=True)
+            continue
+        kept.write_text(json.dumps(known))
+        show(peer, known[peer])
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,7 @@ from holdfast.round import play_round
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_table
 
-TURNS = 4
+TURNS = 5
 
 
 def drawn(count: int, *shape: int) -> Samples:

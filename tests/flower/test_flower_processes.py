@@ -153,6 +153,7 @@ def test_a_secure_sum_of_updates_outlives_a_member_that_is_killed(here: Local, t
     wait_until(lambda: records(out), "the first round", 2 * GENEROUS)  # seven questions
     wait_for_training(here, FOURTH)
     here.kill(FOURTH)
+    wait_until(lambda: len(records(out)) == 2, "the second round", 2 * GENEROUS)  # twelve questions, with the test
     finish(here, out)
     first, second = records(out)
     assert (sorted(first.weights), sorted(second.weights)) == ([0, 1, 2, 3], [0, 1, 2]), (first, second)

@@ -57,12 +57,18 @@ def save(
 
 
 def keep(name: str, folder: Path, command: str) -> Path:
-    """Save what `holdfast compare` (methods by scenarios) or `holdfast reproduce` left in a folder."""
+    """Save what `holdfast compare` (methods by scenarios) or `holdfast reproduce` left in a folder.
+
+    Of a reproduction NAME-away.json has the values on the data of those who are away at the end.
+    """
     found = json.loads((folder / "results.json").read_text())
     cells: dict[tuple[str, str], list[float]] = {}
     if "cells" in found:
-        cells = {(cell["row"], cell["column"]): cell["values"] for cell in found["cells"]}
-        return save(name, cells, found["seeds"], command=command)
+        for part, group in (("-away", found.get("of_those_away", ())), ("", found["cells"])):
+            cells = {(cell["row"], cell["column"]): cell["values"] for cell in group}
+            path = save(name + part, cells, found["seeds"], command=command) if cells else None
+        assert path is not None
+        return path
     for row in found["rows"]:
         share = 100 if "final_accuracy" in row else 1
         method = re.sub(r"[a-z]\w*", lambda word: NAMES.get(word[0], word[0]), row["method"]).replace("+", " + ")

@@ -38,6 +38,7 @@ class About:
     norm_bound: float | None = None  # no feature vector is longer
     kind: str = "classes"  # of targets, as kind_of reads it
     person: str | None = None  # the fact that says whose a sample is: promises are then for a patient
+    shape: tuple[int, ...] = ()  # of a sample, before any features; empty: not known
 
 
 @dataclass(frozen=True, kw_only=True)

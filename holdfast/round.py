@@ -163,7 +163,8 @@ def as_assigned(updates: Sequence[Update], steps: Mapping[int, int]) -> list[Upd
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
-    hearing = Hearing(method, federation, partial(method.absence.testimony, state, method), received=updates)
+    testimony = partial(method.absence.testimony, state, method)
+    hearing = Hearing(method, federation, testimony, received=updates, promised=method.absence.noised)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))

@@ -112,7 +112,7 @@ def make_plan(experiment: Experiment) -> Plan:
 
 def about_of(experiment: Experiment, task: Task, encoder: Encoder | None) -> About:
     """What is publicly known of the samples and of their features."""
-    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person)
+    about = About(task.name, task.classes, kind=task.kind.spec, person=task.person, shape=tuple(task.shape))
     if encoder is None:
         return about
     return replace(

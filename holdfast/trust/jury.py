@@ -25,7 +25,8 @@ Why this and not accuracy: the accuracy of w + delta_i says little of a sign-fli
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
 that have others. The number of hostile clients need not be known, and the moderator needs no clean data.
 
-Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and nothing is sent.
+Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and peers only look for
+backdoors in images.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from holdfast.core.rows import norms_of
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
+from holdfast.trust.backdoor_probe import fit_for_squares
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
@@ -164,18 +166,23 @@ class Jury(Trust):
         hearing: Hearing,
         state: State,
     ) -> tuple[list[int], Reports]:
-        """Step 3: the reports of the digests at the moderator if there are any, else of peers."""
+        """Step 3: the reports of the digests at the moderator if there are any, else of peers; these alone have images,
+        so it is they who look for backdoors."""
         clients = [update.client for update in updates]
         asked = ask_for_help(aggregate, buffers, updates)
-        if self.evidence == "auto" and len(digests := hearing.digests()) >= 3:
-            return [], Reports(self.hear_digests(clients, asked, digests, hearing.context))
+        digests = hearing.digests() if self.evidence == "auto" else {}
+        told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
+        images = fit_for_squares(hearing.context.bench.about.shape) and not hearing.promised
+        if told is not None and not (images and self.searches(state.round)):
+            return [], Reports(told)
         testers = self.choose(updates, hearing.context, state)
         if signed := signed_of(hearing.received):
             asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
             clients = asked.clients
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        return testers, ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
+        found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
+        return testers, found if told is None else dataclasses.replace(found, told=told)
 
     def testing(self, round: int) -> Testing:
         return Testing("help", self.most, self.searches(round))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.client import GRADIENT, GradientRequest
 from holdfast.core.types import Absent, Federation, Reply, State, Tensors, Update, has_withdrawn, size, weighted_sum
+from holdfast.core.validate import too_long
 from holdfast.learning.loop import full_gradient
 from holdfast.learning.objective import TaskLoss
 from holdfast.method import Method
@@ -35,6 +36,11 @@ def open_round(state: State, federation: Federation, asked: Iterable[int], metho
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     told = {reply.client: GRADIENT.read(reply) for reply in heard}
+    lr = method.learning_in(state.round).lr
+    for client, one in list(told.items()):
+        if fault := too_long(step_along(one.gradient, lr), method.max_norm):
+            absent[client] = f"its gradient is refused: as a step {fault}"
+            del told[client]
     claims = {**{client: one.samples for client, one in told.items()}, **state.claims}
     counted = method.sizes.counted(claims)
     found = [(client, one.gradient, counted[client]) for client, one in told.items()]
@@ -66,12 +72,14 @@ def mean_gradient(
 ) -> Tensors:
     """c; the rule judges each gradient as an update of one step."""
     lr = method.learning_in(state.round).lr
-    steps = [
-        Update(client, {name: -lr * tensor for name, tensor in gradient.items()}, count, 1)
-        for client, gradient, count in found
-    ]
+    steps = [Update(client, step_along(gradient, lr), count, 1) for client, gradient, count in found]
     judged = check_judgement(
         method.trust, method.trust.judge(steps, Hearing(method, federation, received=steps), state)
     )
     weight = dict(zip([update.client for update in judged.updates], judged.weights, strict=True))
     return weighted_sum([gradient for _, gradient, _ in found], [weight.get(client, 0.0) for client, _, _ in found])
+
+
+def step_along(gradient: Tensors, lr: float) -> Tensors:
+    """The update of one plain step."""
+    return {name: -lr * tensor for name, tensor in gradient.items()}

@@ -56,17 +56,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     answers = ask(opening, federation, asked, method)
     clock.lap("clients")
 
-    updates, refused, claims = validate(
-        answers.heard,
-        method.expected(state),
-        state.claims,
-        method.max_norm,
-        method.sizes,
-        method.steps,
-        method.frozen(),
-    )
-    updates = as_assigned(updates, answers.steps)
-    updates = method.late.discount(updates, answers.late, state.model, state.round)
+    updates, refused, claims = accept(answers, state, method)  # what does not fit is refused, named and counted
     state = replace(state, claims=claims).without(answers.withdrawn)
     fresh = [reply for reply in answers.heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
@@ -132,6 +122,14 @@ def ask(opening: Opening, federation: Federation, asked: Mapping[int, str], meth
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     everyone = len(asked) == len(federation.clients)
     return Answers(asked, everyone, messages, heard, {**opening.absent, **absent}, late, opening)
+
+
+def accept(answers: Answers, state: State, method: Method) -> tuple[list[Update], dict[int, str], dict[int, int]]:
+    """The updates that count, as they count; whose are refused and why; and what clients claim of themselves."""
+    known = (state.claims, method.max_norm, method.sizes, method.steps, method.frozen())
+    updates, refused, claims = validate(answers.heard, method.expected(state), *known)
+    updates = as_assigned(updates, answers.steps)
+    return method.late.discount(updates, answers.late, state.model, state.round), refused, claims
 
 
 def train_messages(state: State, asked: Collection[int], method: Method) -> list[Message]:

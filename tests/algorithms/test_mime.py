@@ -163,6 +163,21 @@ def test_a_gradient_that_does_not_fit_is_an_absence() -> None:
     assert opening.bytes_up == 3 * sum(4 * weight.numel() for weight in model.values())
 
 
+def test_a_gradient_whose_step_is_longer_than_any_update_may_be_is_an_absence() -> None:
+    plan = make_plan(experiment(algorithm="mime", max_norm=1.0, lr=0.1))
+    model = weights_of(plan.model())
+    values = sum(weight.numel() for weight in model.values())
+
+    def answer(message: Message) -> Reply:
+        length = 11.0 if message.client == 1 else 9.0  # steps of 1.1 and 0.9
+        gradient = {name: torch.full_like(weight, length / values**0.5) for name, weight in model.items()}
+        return Reply(message.client, pack(gradient=gradient), {"samples": 9})
+
+    opening = open_round(plan.start(), Checked(Script(4, answer), plan.method), range(4), plan.method)
+    assert list(opening.absent) == [1]
+    assert "as a step its norm 1.1 is above the bound 1" in opening.absent[1]
+
+
 def test_weights_of_records_are_refused() -> None:
     with pytest.raises(HoldfastError, match="the mean of a batch"):
         make_plan(experiment(algorithm="mime", task="test_mime:weighted"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +32,32 @@ def play(lie: Lie | None = None, liars: Sequence[int] = (3,), **changes: object)
 
 
 @pytest.mark.parametrize("algorithm", ["fednova", "scaffold"])
-@pytest.mark.parametrize("steps", [1, 100_000, 2**40])
-def test_claimed_steps_change_nothing(algorithm: str, steps: int) -> None:
+def test_claimed_steps_change_nothing(algorithm: str) -> None:
     """Steps follow from public facts. A high claim scaled the whole aggregate, a low one the liar's own part."""
-    honest, lied = (play(lie, algorithm=algorithm, trust="samples", rounds=2) for lie in (None, says(steps=steps)))
-    assert lied.state
-    assert honest.state
-    assert all(torch.equal(lied.state.model[name], weight) for name, weight in honest.state.model.items())
+    lies = [None, *(says(steps=steps) for steps in (1, 100_000, 2**40))]
+    honest, *lied = [play(lie, algorithm=algorithm, trust="samples", rounds=2).state for lie in lies]
+    assert honest
+    for state in lied:
+        assert state
+        assert all(torch.equal(state.model[name], weight) for name, weight in honest.model.items())
 
 
-@pytest.mark.parametrize("value", [1e-6, 100.0, 1e30])
+def loud(value: float, name: str, tensor: Tensor) -> Tensor:
+    return torch.full_like(tensor, value) if "running" in name else tensor
+
+
 @pytest.mark.parametrize("trust", ["jury", "fedtest", "krum", "median"])
-def test_running_statistics_of_one_client_do_not_ruin_the_model(trust: str, value: float) -> None:
-    def loud(name: str, tensor: Tensor) -> Tensor:
-        return torch.full_like(tensor, value) if "running" in name else tensor
-
+def test_running_statistics_of_one_client_do_not_ruin_the_model(trust: str) -> None:
     changes = {"model": NORMED, "trust": trust, "samples": 2000}
-    honest, lied = play(**changes), play(with_buffers(loud), **changes)
+    honest = play(**changes)
     assert honest.accuracy[-1] > 0.6
-    assert lied.accuracy[-1] > honest.accuracy[-1] - 0.06
-    assert lied.state
-    for name, var in lied.state.buffers.items():
-        if name.endswith("running_var"):
-            assert float((var / honest.state.buffers[name]).log().abs().max()) < 1.0  # type: ignore[union-attr]
+    for value in (1e-6, 100.0, 1e30):
+        lied = play(with_buffers(partial(loud, value)), **changes)
+        assert lied.accuracy[-1] > honest.accuracy[-1] - 0.06, value
+        assert lied.state
+        for name, var in lied.state.buffers.items():
+            if name.endswith("running_var"):
+                assert float((var / honest.state.buffers[name]).log().abs().max()) < 1.0, value
 
 
 def test_counters_take_the_median_not_the_largest() -> None:
@@ -89,13 +93,14 @@ def test_testers_judge_with_the_new_running_statistics() -> None:
 FEDDIG = {"absence": "feddig", "scenario": "sequential", "rounds": 6}
 
 
-@pytest.mark.parametrize("far", [1.5, 100.0, 1e6])
-def test_a_digest_with_rows_beyond_the_encoders_bound_is_refused(far: float) -> None:
-    honest, lied = play(**FEDDIG), play(with_digest(lambda digest: pushed(digest, far)), **FEDDIG)
-    assert any("digest is refused" in note and "client 3" in note for note in lied.records[0].notes)
-    assert lied.state
-    assert 3 not in lied.state.digests
-    assert lied.accuracy[-1] > honest.accuracy[-1] - 0.05
+def test_a_digest_with_rows_beyond_the_encoders_bound_is_refused() -> None:
+    honest = play(**FEDDIG)
+    for far in (1.5, 100.0, 1e6):
+        lied = play(with_digest(partial(pushed, far=far)), **FEDDIG)
+        assert any("digest is refused" in note and "client 3" in note for note in lied.records[0].notes), far
+        assert lied.state
+        assert 3 not in lied.state.digests
+        assert lied.accuracy[-1] > honest.accuracy[-1] - 0.05
 
 
 @pytest.mark.parametrize("spd", [None, 1])

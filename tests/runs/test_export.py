@@ -81,6 +81,7 @@ def test_floats_and_bytes_are_the_same_pictures(trained: Any, small: Path) -> No
     assert model.predict((x / 255).astype(np.float32)) == pytest.approx(model.predict(x), abs=1e-5)
 
 
+@pytest.mark.parametrize("trained", ["auto", "full"], indirect=True)  # each takes seconds: convolutions, and an encoder
 def test_onnx_gives_the_same_probabilities(trained: Any, small: Path, tmp_path: Path) -> None:
     """Against the reference evaluator of the ONNX project, for another number of samples than it was traced with."""
     pytest.importorskip("onnxscript")

@@ -20,6 +20,7 @@ from holdfast.engines.checked import Checked
 from holdfast.engines.delayed import Delayed
 from holdfast.engines.embedded import Crashed, Embedded, cores
 from holdfast.engines.inline import Inline
+from holdfast.engines.staged import Staged
 from holdfast.record import Record
 from holdfast.round import play_round
 from holdfast.runs.build import make_plan
@@ -45,7 +46,7 @@ from holdfast.runs.withdrawal import (
     forgotten_in,
     write_forgotten,
 )
-from holdfast.scenarios import Staged, delays_of
+from holdfast.scenarios import delays_of
 
 Watch = Callable[[Record], None]
 PLAIN_LAYOUT = (

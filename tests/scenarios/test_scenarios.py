@@ -16,6 +16,7 @@ from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Absent, Message, Reply
 from holdfast.digests.digest import open_digest
+from holdfast.engines.staged import Staged
 from holdfast.play import run
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_changes, from_table
@@ -31,7 +32,6 @@ from holdfast.scenarios import (
     RoundRobin,
     Sequential,
     Stage,
-    Staged,
     Temporary,
     Trace,
 )

@@ -22,12 +22,13 @@ from holdfast.core.validate import Sizes
 from holdfast.data.kinds import Regression
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
+from holdfast.engines.staged import Staged
 from holdfast.learning.schedules import Constant, Schedule
 from holdfast.learning.settings import Learning
 from holdfast.method import Method
 from holdfast.record import Record
 from holdfast.round import play_round
-from holdfast.scenarios import Intervals, Stage, Staged
+from holdfast.scenarios import Intervals, Stage
 from holdfast.trust import TRUSTS
 
 torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other

@@ -64,7 +64,7 @@ def call(variables: Mapping[str, str], folder: Path, *words: str) -> subprocess.
 def serve(address: str) -> None:
     for module in ("torch", "holdfast.cli", "holdfast.play", "holdfast.report"):
         importlib.import_module(module)
-    os.fsync = lambda fd: None  # type: ignore[assignment]  # as in conftest.py
+    os.fsync = lambda fd: None  # as in conftest.py
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(address)

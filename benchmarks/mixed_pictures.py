@@ -1,6 +1,6 @@
 """Mixed and encoded pictures beside the attack that breaks each: XORMixUp, InstaHide, DataMix, and a plain mean.
 
-    python benchmarks/encodings.py [--seed 0,1,2]
+    python benchmarks/mixed_pictures.py [--seed 0,1,2]
 
 Fashion-MNIST, 8-bit pixels. The attacker of the first column knows one encoding and a list of 1,000 pictures of which
 one is in it, and names that one: chance is 0.1 %. That of the second rebuilds pictures; how well is told in decibels

@@ -194,7 +194,11 @@ def protected(**changes: object) -> object:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [name for name, kind in ALGORITHMS.items() if name not in ("fedbn", "oneshot") and not kind.needs_gradient],
+    [
+        name
+        for name, kind in ALGORITHMS.items()
+        if name not in ("fedbn", "oneshot") and not (kind.needs_gradient or kind.asks_gradients)
+    ],
 )  # norms; no updates; exact gradients
 def test_every_algorithm_learns_from_protected_updates(algorithm: str) -> None:
     """Corrections are post-processing: each algorithm gets what the others send, noised, and nothing else."""

@@ -9,6 +9,7 @@ than in either, and that is what noise leaves to be seen.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +40,7 @@ class Both:
             "both",
             tuple(shape),
             (self.directions + self.others,),
-            fingerprint_of({"encoder": "both", "parts": [part.fingerprint for part in parts]}, {}),
+            fingerprint_of({"encoder": "both", "order": "in turns", "parts": [part.fingerprint for part in parts]}, {}),
             SideBySide(*(part.network for part in parts)),
             norm_bound=1.0,
             batch=parts[1].batch,
@@ -48,11 +49,24 @@ class Both:
 
 
 class SideBySide(nn.Module):
-    """Features of several networks, each of length one, as one vector of length one."""
+    """Features of several networks, each of length one, as one vector of length one, in turns."""
 
     def __init__(self, *networks: nn.Module) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([network(images) for network in self.networks], dim=1) / math.sqrt(len(self.networks))
+        parts = [network(images) for network in self.networks]
+        return torch.cat(parts, dim=1)[:, in_turns([part.shape[1] for part in parts])] / math.sqrt(len(parts))
+
+
+def in_turns(lengths: Sequence[int]) -> list[int]:
+    """Places among sequences that stand one after the other such that each advances by the same share of its length.
+
+    Encoders have their strongest directions first, and so do both together: what takes the first ones has those of each.
+
+    >>> in_turns([4, 2])
+    [0, 4, 1, 2, 5, 3]
+    """
+    places = [(i / length, sum(lengths[:part]) + i) for part, length in enumerate(lengths) for i in range(length)]
+    return [place for _, place in sorted(places)]

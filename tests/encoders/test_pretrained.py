@@ -198,7 +198,10 @@ def test_both_is_scattering_and_pretrained_side_by_side() -> None:
     ones, others = (
         make_encoder(name, shape).encode(images) for name in ("scattering:directions=9,power=0.5", "pretrained:5")
     )
-    assert torch.allclose(encoder.encode(images) * 2**0.5, torch.cat([ones, others], 1), atol=1e-6)
+    both = encoder.encode(images) * 2**0.5
+    places = [0, 2, 4, 5, 7, 8, 10, 11, 13]  # of nine in turns with five: where i / 9 comes before j / 5, or with it
+    assert torch.allclose(both[:, places], ones, atol=1e-6)
+    assert torch.allclose(both[:, [i for i in range(14) if i not in places]], others, atol=1e-6)
     assert bool((encoder.encode(images).norm(dim=1) <= 1).all())
     assert (encoder.feature_shape, encoder.norm_bound, encoder.costly) == ((14,), 1.0, True)
     assert make_encoder("both:directions=9,others=5,power=0.25", shape).fingerprint != encoder.fingerprint

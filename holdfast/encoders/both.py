@@ -63,7 +63,7 @@ class SideBySide(nn.Module):
 def in_turns(lengths: Sequence[int]) -> list[int]:
     """Places among sequences that stand one after the other such that each advances by the same share of its length.
 
-    Encoders have their strongest directions first, and so do both together: what takes the first ones has those of each.
+    Encoders have their strongest directions first, and so do both together: what takes the first has those of each.
 
     >>> in_turns([4, 2])
     [0, 4, 1, 2, 5, 3]

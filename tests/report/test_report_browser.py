@@ -212,14 +212,13 @@ def test_keyboard_reaches_every_plot_and_switch(driver: Any, compared: Path) -> 
     assert count(driver, "#facts details:first-of-type tbody tr") == 12
 
 
-def test_large_runs_open_quickly(driver: Any, tmp_path: Path) -> None:
-    """One of twenty such runs in a twentieth of the 8 MB that they may take."""
+def test_large_runs_stay_small_pages(driver: Any, tmp_path: Path) -> None:
+    """One of twenty such runs in a twentieth of the 8 MB that they may take; its 19,200 scores are one canvas."""
     page = tmp_path / "page.html"
     save_report([busy_run(tmp_path / "run", rounds=300, clients=64, seed=0, number=0)], page)
     assert page.stat().st_size < 8e6 / 20
     open_page(driver, page)
-    milliseconds = driver.execute_script("const t = performance.timing; return t.loadEventEnd - t.navigationStart")
-    assert milliseconds < 3000
+    assert count(driver, "*") < 300 * 64 / 2
     assert inked(driver, "#scores-heat canvas") > 50
     assert inked(driver, "#credibility-heat canvas") > 50
     assert count(driver, "#trust table") >= 1

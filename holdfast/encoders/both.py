@@ -22,7 +22,7 @@ from holdfast.encoders.scattering import Scattering
 
 @dataclass(frozen=True)
 class Both:
-    """`directions` of scattering re-weighted with `power`, then `others` of the pretrained network's directions."""
+    """`directions` of scattering re-weighted with `power`, in turns with `others` of the pretrained network's."""
 
     directions: int = 192
     others: int = 128

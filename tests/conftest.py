@@ -45,7 +45,9 @@ SLOW = {  # files of tests that start processes or train for long
     "test_release_policy.py", "test_release.py", "test_planted_bugs.py",
     "test_planning.py", "test_server_optimizers.py", "test_oneshot.py",
     "test_by_post.py", "test_own_encoder.py", "test_robust_properties.py",
-    "test_site.py", "test_digest_policy.py", "test_privacy_plan.py",
+    "test_site.py", "test_digest_policy.py", "test_privacy_plan.py", "test_moderators_memory.py",
+    "test_report_privacy.py", "test_tasks_picture.py", "test_hostile_digests.py", "test_pretrained.py",
+    "test_models.py", "test_feddig_kinds.py",
 }  # fmt: skip
 
 

@@ -62,22 +62,8 @@ def make_command(
     """Make a digest of a client's samples. Nothing but this file needs to leave the house."""
     from holdfast.cli.digest_making import Recipe, Sender, make
 
-    recipe = Recipe(
-        task,
-        data,
-        samples_of,
-        encoder,
-        spd,
-        strategy,
-        weights,
-        remainder,
-        epsilon,
-        size,
-        bits,
-        mode,
-        delta,
-        target_range,
-    )
+    mixing = (spd, strategy, weights, remainder)
+    recipe = Recipe(task, data, samples_of, encoder, *mixing, epsilon, size, bits, mode, delta, target_range)
     make(recipe, out, policy, large_delta, Sender(site or out.stem, key, expires))
     show(out, json)
 

@@ -154,7 +154,7 @@ def site(
 ) -> None:
     """Run a site until Ctrl-C: its SuperNode, and the process that works for it."""
     from holdfast.digests.origin import load_key
-    from holdfast.flower.deploy.joining import check_address, check_certificate, check_key
+    from holdfast.flower.deploy.joining import check_address
     from holdfast.flower.deploy.local import Local
     from holdfast.flower.deploy.policy import carry_privacy, draw_token, read_site_policy
     from holdfast.flower.engine.sites import check_names
@@ -162,16 +162,12 @@ def site(
 
     check_names([name])
     check_address(superlink)
-    if not insecure and (ca is None or key is None):
-        raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
     own = {"policy": policy, "data": data, "table": table, "schema": schema, "records": records}
     given = {word: path for word, path in {**own, "signing-key": signing_key}.items() if path is not None}
     for path in (ca, key, app, *given.values()):
         if path is not None and not path.exists():
             raise HoldfastError(f"{path} does not exist.")
-    if ca is not None and key is not None:
-        check_certificate(ca)
-        check_key(key)
+    check_keys(ca, key, insecure)
     if signing_key is not None:
         load_key(signing_key)
     if policy is not None:
@@ -192,6 +188,17 @@ def site(
         tell_news(here, name, superlink)
     finally:
         here.close()
+
+
+def check_keys(ca: Path | None, key: Path | None, insecure: bool) -> None:
+    """Refuse a site without its key and the moderator's certificate, unless it insists, or with unfit ones."""
+    from holdfast.flower.deploy.joining import check_certificate, check_key
+
+    if ca is not None and key is not None:
+        check_certificate(ca)
+        check_key(key)
+    elif not insecure:
+        raise HoldfastError("A site needs --ca and --key; or say --insecure, and anybody may read and join.")
 
 
 def tell_news(here: Local, name: str, superlink: str) -> NoReturn:

@@ -103,15 +103,15 @@ class Means:
         return Encoder("means", shape, features, f"means {shape} {self.flat}", network)
 
 
-def corners() -> Task:
+def corners(n: int = 96, held_out: int = 40) -> Task:
     """Noisy pictures with one bright corner each, which is the class."""
     generator = torch.Generator().manual_seed(3)
-    labels = torch.arange(96) % 4
-    images = torch.randint(0, 100, (96, 1, 12, 12), generator=generator)
+    labels = torch.arange(n) % 4
+    images = torch.randint(0, 100, (n, 1, 12, 12), generator=generator)
     for image, label in zip(images, labels.tolist(), strict=True):
         image[0, 6 * (label // 2) : 6 * (label // 2) + 6, 6 * (label % 2) : 6 * (label % 2) + 6] += 120
     data = Samples((images.to(torch.uint8),), labels)
-    return Task("corners", data, data.take(torch.arange(40)), tuple("abcd"))
+    return Task("corners", data, data.take(torch.arange(held_out)), tuple("abcd"))
 
 
 def experiment(**changes: object) -> Experiment:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from feddig_helpers import corners
 from torch import Tensor, nn
 
 from holdfast.absence import FedDig
@@ -47,14 +48,7 @@ class Unbounded:
 
 
 def many_corners() -> Task:
-    """800 noisy pictures with one bright corner each, which is the class."""
-    generator = torch.Generator().manual_seed(3)
-    labels = torch.arange(800) % 4
-    images = torch.randint(0, 100, (800, 1, 12, 12), generator=generator)
-    for image, label in zip(images, labels.tolist(), strict=True):
-        image[0, 6 * (label // 2) : 6 * (label // 2) + 6, 6 * (label % 2) : 6 * (label % 2) + 6] += 120
-    data = Samples((images.to(torch.uint8),), labels)
-    return Task("corners", data, data.take(torch.arange(200)), tuple("abcd"))
+    return corners(800, held_out=200)
 
 
 def experiment(**changes: object) -> Experiment:

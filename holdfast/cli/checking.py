@@ -76,23 +76,27 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
     kind = task.kind.words(task.classes)
     yield "task", f"{task.name}: {len(task.train):,} samples + {len(task.test):,} for the test, {kind}, {shape}"
     weights = sum(tensor.numel() for tensor in plan.start().model.values())
-    yield "model", f"{experiment.model}: {weights:,} weights, {weights * 4 / 1e6:.2f} MB each way and round"
+    yield "model", f"{experiment.model}: {weights:,} weights, {size(weights * 4)} each way and round"
     if plan.encoder is not None:
         found, values = plan.encoder, math.prod(plan.encoder.feature_shape)
         chosen = f"auto: {found.name}" if experiment.encoder.name == "auto" else found.name
         yield "encoder", f"{chosen}, {values:,} values, fingerprint {found.fingerprint[:12]}"
     rule = next((name for name, kind in TRUSTS.items() if type(plan.method.trust) is kind), experiment.trust.head)
     yield "method", f"{experiment.method}, updates weighted by {rule}"
-    yield "clients", f"{len(sizes)}, {experiment.partition}: {min(sizes)} to {max(sizes)} training samples"
+    dealt = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    yield "clients", f"{len(sizes)}, {experiment.partition}: {dealt} training samples each"
     if alone := of_one_class(plan):
         yield "one class", f"all records of {', '.join(alone)} are of one class: no AUROC there"
     if plan.hostile:
         yield "hostile", f"{', '.join(map(experiment.name_of, plan.hostile))}: {experiment.attack}"
-    steps = f"batches of {experiment.batch_size}, lr {experiment.lr} ({experiment.schedule}), seed {experiment.seed}"
+    lr = f"{experiment.optimizer}, lr {experiment.lr} ({experiment.schedule})"
+    steps = f"batches of {experiment.batch_size}, {lr}, seed {experiment.seed}"
     work = plural(experiment.epochs, "epoch")
     if experiment.local_steps is not None:
         work = plural(experiment.local_steps, "step")
     yield "rounds", f"{experiment.rounds} of {work}, {steps}"
+    if experiment.augment != "none":
+        yield "augment", experiment.augment
     if experiment.precision == "bfloat16" and not gains_from_bfloat16(plan.device):
         yield "precision", "bfloat16 gains nothing on this CPU, which has no instructions for it: float32 is faster"
     if frozen := plan.method.frozen():
@@ -100,6 +104,15 @@ def facts_of(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "frozen", f"{len(frozen)} of {tensors} tensors ({', '.join(experiment.groups or ())})"
     if experiment.selection.name != "all":
         yield "selection", f"{experiment.selection} of {len(sizes)} clients are asked in each round"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them.
+
+    >>> size(3332), size(139_000)
+    ('3.3 kB', '0.14 MB')
+    """
+    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def of_one_class(plan: Plan) -> list[str]:

@@ -34,7 +34,7 @@ from holdfast.privacy.claim import Claim
 from holdfast.privacy.gate import LEDGER, House, beside, check_delta, house_of, let_out
 from holdfast.privacy.noise import system
 from holdfast.privacy.patients import whose_of
-from holdfast.runs.export import read_labels
+from holdfast.runs.new_samples import read_labels
 
 log = logging.getLogger("holdfast")
 SAMPLE_KEYS = (("x", "y"), ("x_train", "y_train"))

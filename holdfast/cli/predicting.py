@@ -17,7 +17,8 @@ from holdfast.cli.running import print_json
 from holdfast.cli.screen import screen
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
-from holdfast.runs.export import Trained, load_model, read_new
+from holdfast.core.names import plural
+from holdfast.runs.export import Trained, load_model
 
 
 def predict_file(
@@ -28,7 +29,7 @@ def predict_file(
     if out is not None and out.suffix not in (".npz", ".csv"):
         raise HoldfastError(f"{out} must end in .npz or .csv: predictions are saved as arrays or as a table.")
     model = load_model(source, modules=modules)
-    x, labels = read_new(model, data)
+    x, labels, names = model.read(data)
     if labels is not None and model.kind.has_classes and labels.max() >= len(model.class_names):
         raise HoldfastError(
             f"{data}: label {labels.max()} is out of range; {len(model.class_names)} classes are known."
@@ -36,6 +37,8 @@ def predict_file(
     outputs = model.outputs(x, str(data))
     answers = model.kind.readout(torch.from_numpy(outputs)).numpy()
     rows, metrics = rows_of(model, answers), {}
+    if names:
+        rows = [{"file": name, **row} for name, row in zip(names, rows, strict=True)]
     if out is not None:
         write_file(out, table_of(rows) if out.suffix == ".csv" else saved(arrays_of(model, answers)))
     if labels is not None:
@@ -46,10 +49,10 @@ def predict_file(
         return
     view = Table("sample", *rows[0], *([] if labels is None else ["label"]))
     for i, row in enumerate(rows[:most]):
-        view.add_row(str(i), *texts_of(model, row), *([] if labels is None else [label_text(model, labels[i])]))
+        view.add_row(str(i), *texts_of(row), *([] if labels is None else [label_text(model, labels[i])]))
     if most:
         console.print(view)
-    more = f"{len(rows)} samples" + (f", {most} of them shown" if 0 < most < len(rows) else "")
+    more = plural(len(rows), "sample") + (f", {most} of them shown" if 0 < most < len(rows) else "")
     console.print(more + (f"; {verdict(model, metrics)}" if labels is not None else "; no labels to check"))
     if out is not None:
         console.print(f"Written: [bold]{escape(str(out))}[/]")
@@ -87,15 +90,15 @@ def rows_of(model: Trained, answers: NDArray[np.float32]) -> list[dict[str, Any]
     return [{"class": model.class_names[c], "probability": round(float(p), 6)} for c, p in most]
 
 
-def texts_of(model: Trained, row: dict[str, Any]) -> list[str]:
-    if model.kind.has_classes:
-        return [row["class"], f"{row['probability']:.1%}"]
-    return [f"{value:.6g}" for value in row.values()]
+def texts_of(row: dict[str, Any]) -> list[str]:
+    """The cells of a row as they are shown."""
+    forms = {"probability": ".1%"}
+    return [escape(one) if isinstance(one, str) else f"{one:{forms.get(key, '.6g')}}" for key, one in row.items()]
 
 
 def label_text(model: Trained, label: NDArray[Any]) -> str:
     if model.kind.has_classes:
-        return model.class_names[int(label)]
+        return escape(model.class_names[int(label)])
     return ", ".join(f"{value:.6g}" for value in label.ravel())
 
 

@@ -8,6 +8,7 @@ experiment: they are public, and nobody's class counts are asked for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -136,3 +137,18 @@ def _check_weights(weights: tuple[float, ...]) -> None:
 def _check_gamma(gamma: float) -> None:
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma must be at least 0, got {gamma}.")
+
+
+@dataclass(frozen=True)
+class InUnits:
+    """A squared loss of numbers in units of their public range's half, so that gradients do not depend on the unit.
+
+    >>> float(InUnits(functional.mse_loss, 10.0)(torch.tensor([[30.0]]), torch.tensor([[10.0]])))
+    4.0
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    unit: float
+
+    def __call__(self, output: Tensor, labels: Tensor) -> Tensor:
+        return self.loss(output, labels) / self.unit**2

@@ -1,4 +1,4 @@
-"""A network whose columns are standardised first, by numbers that travel with its weights and that nobody trains."""
+"""Units that a network need not learn: its columns standardised first, and its target's public range put on last."""
 
 from __future__ import annotations
 
@@ -78,3 +78,29 @@ def standardised(build: Callable[[], nn.Module], columns: Columns) -> Standardis
 def scaled_columns(model: nn.Module) -> Columns | None:
     """The columns that a model standardises, if it does."""
     return model.scaling.columns if isinstance(model, Standardised) else None
+
+
+@dataclass(frozen=True)
+class InRange:
+    """A network's output of -1 to 1 as a target's public range: what lr does does not depend on the target's unit.
+
+    >>> InRange(0.0, 350.0)(nn.Identity(), (), torch.tensor([[-1.0], [0.0], [1.0]])).flatten().tolist()
+    [0.0, 175.0, 350.0]
+    """
+
+    low: float
+    high: float
+
+    @property
+    def half(self) -> float:
+        return (self.high - self.low) / 2
+
+    def __call__(self, network: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        return (self.low + self.high) / 2 + self.half * output
+
+
+def in_range(build: Callable[[], nn.Module], range: InRange) -> nn.Module:
+    """The network, its weights called as before."""
+    network = build()
+    network.register_forward_hook(range)
+    return network

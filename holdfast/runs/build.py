@@ -17,12 +17,14 @@ from holdfast.core.modules import search
 from holdfast.core.randomness import rng
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import refuse_without_classes
+from holdfast.data.losses import InUnits
 from holdfast.data.task import Task
 from holdfast.encoders import Encoder, guidance_producer, never_negative
 from holdfast.learning.augment import Augment, choose_augment
 from holdfast.learning.device import choose_device
 from holdfast.method import Method
 from holdfast.models.networks import initialise, laid_out
+from holdfast.models.scaling import in_range
 from holdfast.privacy.dp_sgd import PROTECTIONS, DpSgd, Guard
 from holdfast.privacy.ledger import DP_SGD
 from holdfast.runs.choose_learning import (
@@ -35,7 +37,7 @@ from holdfast.runs.choose_learning import (
     choose_workload,
 )
 from holdfast.runs.choose_metrics import with_chosen
-from holdfast.runs.choose_model import choose_model, read_inputs
+from holdfast.runs.choose_model import choose_model, read_inputs, target_range
 from holdfast.runs.deal import complete, deal, first_samples, moderators_samples, task_of
 from holdfast.runs.early_stopping import choose_stop
 from holdfast.runs.experiment import Experiment
@@ -73,6 +75,8 @@ def make_plan(experiment: Experiment) -> Plan:
         check_in_rounds(experiment, task, absence)
     check_weights(experiment, task, absence)
     build, inputs, encoder, layout = choose_model(experiment, task, absence)
+    if unit := target_range(experiment, task):
+        build, task = partial(in_range, build, unit), replace(task, loss=InUnits(task.loss, unit.half))
     prepare = partial(read_inputs, inputs, encoder)
     about = about_of(experiment, task, encoder)
     bench = Bench(initialise(build, experiment.seed, layout).to(device), task.loss, about)

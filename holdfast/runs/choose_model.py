@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +17,11 @@ from holdfast.absence import AbsencePolicy
 from holdfast.core.config import Choice, choose, convert
 from holdfast.core.errors import HoldfastError, brief, plain
 from holdfast.core.modules import import_path, told
+from holdfast.data.kinds import Regression
 from holdfast.data.task import Samples, Task, evenly
 from holdfast.encoders import Encoder, encoder_for
 from holdfast.models.networks import MODELS, Layout, Model
-from holdfast.models.scaling import standardised
+from holdfast.models.scaling import InRange, standardised
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import model_of_head, sends_one_message
 from holdfast.runs.scaling import columns_of
@@ -33,6 +35,14 @@ def choose_model(
     if experiment.scaling == "federated":
         build = partial(standardised, build, columns_of(experiment, task, inputs, encoder))
     return build, inputs, encoder, layout
+
+
+def target_range(experiment: Experiment, task: Task) -> InRange | None:
+    """The public range of the numbers that a table's model predicts, where its schema says one; heads need none."""
+    if task.schema is None or task.kind.name != Regression.name or sends_one_message(experiment):
+        return None
+    low, high = task.schema.target.low, task.schema.target.high
+    return InRange(low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def choose_network(

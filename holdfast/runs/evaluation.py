@@ -22,14 +22,15 @@ from holdfast.core.randomness import rng
 from holdfast.core.types import Absent, Federation, Reply, State, Tensors, not_there
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.class_metrics import AtThreshold, best_threshold
-from holdfast.data.metrics import ACCURACY, Metric, value_of, values_of
+from holdfast.data.kinds import Regression
+from holdfast.data.metrics import ACCURACY, Metric, Rmse, value_of, values_of
 from holdfast.data.ranking_metrics import Auroc
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
 from holdfast.models.networks import fill
 from holdfast.one_total import learn_metrics
 from holdfast.record import NOT_TESTED, Record
-from holdfast.runs.outcome import guessing, guessing_ranks
+from holdfast.runs.outcome import guessing, guessing_mean, guessing_ranks
 from holdfast.runs.plan import Plan
 from holdfast.secure_exchange import Exchange
 
@@ -43,6 +44,8 @@ def by_guessing(task: Task) -> float | None:
         return guessing(task.test.labels, task.classes)
     if task.kind.has_classes and task.classes == 2 and task.metrics[0].name == Auroc.name:
         return guessing_ranks(task.test.labels)
+    if task.kind.name == Regression.name and task.metrics[0].name == Rmse.name:
+        return guessing_mean(task.test.labels)
     return None
 
 

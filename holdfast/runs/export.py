@@ -13,9 +13,10 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,21 @@ from holdfast.core.tables import parse_table
 from holdfast.core.types import Tensors
 from holdfast.data.kinds import KINDS, Classes, kind_of
 from holdfast.data.metrics import values_of
-from holdfast.data.sources.arrays import Array, inputs, labels
-from holdfast.data.sources.npz import read_arrays
-from holdfast.data.tables.new_records import as_table, is_table, read_records
+from holdfast.data.tables.new_records import as_table
 from holdfast.data.tables.schema import Schema, schema_from
 from holdfast.data.task import Kind, Metric, Samples, Task
 from holdfast.encoders import resolved
 from holdfast.learning.device import choose_device, device_of
 from holdfast.models.networks import fill
-from holdfast.runs.choose_model import choose_model, name_model
+from holdfast.models.scaling import in_range
+from holdfast.runs.choose_model import choose_model, name_model, target_range
 from holdfast.runs.experiment import Experiment, from_table, own_modules
+from holdfast.runs.new_samples import New, holds_texts, read_new, samples_of
 from holdfast.runs.plan import Plan
 from holdfast.runs.store import Run
 
 BATCH = 500
+IN_RANGE, TEXTS = "range", "texts"  # what a model's file says of its output, and of its samples
 
 
 @dataclass(frozen=True)
@@ -59,24 +61,29 @@ class Trained:
     kind: Kind = field(default_factory=Classes)
     metrics: tuple[Metric, ...] = ()  # that the model was measured by, the leading one first
     schema: Schema | None = None  # of a table's records
+    texts: bool = False  # whether samples are texts
 
-    def predict(self, x: NDArray[Any] | str | Path, where: str = "x") -> NDArray[np.float32]:
+    def predict(self, x: NDArray[Any] | Sequence[str] | str | Path, where: str = "x") -> NDArray[np.float32]:
         """What the model says of each sample, as its kind reads it out: the probabilities of classes, a number, ...
 
-        Samples are an array, or a file: npz, or a table with the columns of the model's schema.
+        Samples are an array, a list of texts, or what `holdfast predict` takes: a file, or a folder of pictures.
         """
         if isinstance(x, str | Path):
-            where, x = str(x), read_new(self, Path(x))[0]
+            where, x = str(x), self.read(Path(x)).x
         found = self.kind.readout(torch.from_numpy(self.outputs(x, where)))
         return np.asarray(found.numpy(), dtype=np.float32)
+
+    def read(self, path: Path) -> New:
+        """New samples from a file or a folder, as this model reads them."""
+        return read_new(path, self.shape, self.kind, self.class_names, self.schema, self.texts)
 
     def measure(self, outputs: NDArray[np.float32], labels: NDArray[Any]) -> dict[str, float]:
         """The metrics of a model's outputs, by name."""
         return values_of(self.metrics, torch.from_numpy(outputs), torch.from_numpy(labels))
 
-    def outputs(self, x: NDArray[Any], where: str = "x") -> NDArray[np.float32]:
-        """The network's own output, before it is read out: images (N, H, W) or (N, H, W, C), or vectors."""
-        samples = inputs(Array(np.asarray(x), where))
+    def outputs(self, x: NDArray[Any] | Sequence[str], where: str = "x") -> NDArray[np.float32]:
+        """The network's own output, before it is read out: images (N, H, W) or (N, H, W, C), series, vectors, texts."""
+        samples = samples_of(x, self.shape, self.texts, where)
         if tuple(samples.shape[1:]) != self.shape:
             raise HoldfastError(
                 f"{where}: its samples have shape {tuple(samples.shape[1:])}, but the model was trained on "
@@ -133,6 +140,8 @@ def about_model(plan: Plan) -> dict[str, str]:
         "recipe": json.dumps(recipe),
         "encoder_fingerprint": encoder,
         **({} if task.schema is None else {"schema": json.dumps(as_table(task.schema))}),
+        **({} if target_range(experiment, task) is None else {"output": IN_RANGE}),
+        **({"samples": TEXTS} if holds_texts(task.train.inputs[0]) else {}),
     }
 
 
@@ -173,7 +182,9 @@ def load_model(
     schema = schema_from(parse_table(facts["schema"].encode(), told), told) if "schema" in facts else None
     task = Task(facts.get("task", ""), nothing, nothing, names, network, kind=find_kind(kind, path), schema=schema)
     whole = rebuild(facts, experiment, task, load_tensors(data, path), path)
-    return Trained(names, shape, whole.eval().to(choose_device(device)), whole.kind, measured_by(facts, task), schema)
+    network_on = whole.eval().to(choose_device(device))
+    texts = facts.get("samples") == TEXTS
+    return Trained(names, shape, network_on, whole.kind, measured_by(facts, task), schema, texts)
 
 
 def measured_by(facts: dict[str, str], task: Task) -> tuple[Metric, ...]:
@@ -223,6 +234,8 @@ def rebuild(facts: dict[str, str], experiment: Experiment, task: Task, state: Te
         )
     absence = choose(ABSENCES, experiment.absence, "absence")
     build, reads, encoder, _ = choose_model(experiment, task, absence)
+    if facts.get("output") == IN_RANGE and (unit := target_range(experiment, task)):
+        build = partial(in_range, build, unit)
     if encoder is not None and encoder.fingerprint != facts.get("encoder_fingerprint"):
         raise HoldfastError(
             f"{path} was trained on features of another encoder than the {experiment.encoder} of this version."
@@ -248,41 +261,6 @@ def read_model(source: Path) -> tuple[Path, bytes]:
     data = Store(source).read(path.name) if source.is_dir() else path.read_bytes()
     load_tensors(data, path)
     return path, data
-
-
-def read_new(model: Trained, path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """New samples for a model, and labels if there are any: an npz file, or a table that follows the model's schema."""
-    if not is_table(path):
-        return read_samples(path, model.kind, len(model.class_names))
-    if model.schema is None:
-        raise HoldfastError(f"{path} is a table, and the model was trained on arrays; give its samples as an npz file.")
-    records, targets = read_records(model.schema, path)
-    if targets is None:
-        return records, None
-    return records, model.kind.read(torch.from_numpy(targets), len(model.class_names), str(path)).numpy()
-
-
-def read_samples(path: Path, kind: Kind | None = None, classes: int = 0) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Samples, and labels if there are any, of an npz file: keys x and y, or else x_test and y_test."""
-    found = read_arrays(path, ("x", "y", "x_test", "y_test"), "the key x (and y, if labels are known)")
-    x, y = ("x", "y") if "x" in found else ("x_test", "y_test")
-    if x not in found:
-        raise HoldfastError(f"{path} has neither the key x nor x_test; name the samples x and their labels, if any, y.")
-    if y not in found:
-        return found[x], None
-    known = read_labels(Array(found[y], f"{path}, key {y}"), kind or Classes(), classes).numpy()
-    if len(known) != len(found[x]):
-        raise HoldfastError(f"{path}: {len(known)} labels in {y} for {len(found[x])} samples in {x}.")
-    return found[x], known
-
-
-def read_labels(array: Array, kind: Kind, classes: int) -> Tensor:
-    """Labels as the kind reads them."""
-    if kind.has_classes:
-        return labels(array)
-    if array.values.dtype.kind not in "iuf":
-        raise HoldfastError(f"{array.where}: expected numbers, got {array.values.dtype}.")
-    return kind.read(torch.from_numpy(array.values.astype(np.float32)), classes, array.where)
 
 
 def export_safetensors(source: Path, out: Path) -> None:

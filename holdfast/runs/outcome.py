@@ -52,6 +52,15 @@ def guessing_ranks(labels: Tensor) -> float | None:
     return bound if bound < 1 else None
 
 
+def guessing_mean(labels: Tensor) -> float | None:
+    """The root mean squared error of always naming the mean of these numbers, their deviation: where R2 is 0.
+
+    >>> guessing_mean(torch.tensor([[1.0], [3.0]]))
+    1.0
+    """
+    return float(labels.double().std(correction=0)) if len(labels) > 1 else None
+
+
 def find_failures(records: Sequence[Record], clients: int, called: Called = numbered) -> list[str]:
     """What went wrong so thoroughly that the run's result is none, each with a hint; clients that a scenario sends
     away are no failure."""
@@ -76,8 +85,10 @@ def find_failures(records: Sequence[Record], clients: int, called: Called = numb
     last = next((record for record in reversed(records) if record.measure is not None), None)
     if last is not None and last.measure is not None and last.leading is None:
         found.append(f"the {last.measure.name} of the final model is not a finite number; {SLOWER}.")
-    if last is not None and last.leading is not None and last.chance is not None and last.leading <= last.chance:
-        found.append(no_better(last, last.leading, last.chance))
+    if last is not None and last.measure is not None and last.leading is not None and last.chance is not None:
+        sign = -1 if last.measure.smaller_is_better else 1
+        if sign * last.leading <= sign * last.chance:
+            found.append(no_better(last, last.leading, last.chance))
     return found
 
 
@@ -87,6 +98,8 @@ def no_better(record: Record, value: float, chance: float) -> str:
         told = (
             f"{value:.1%} of the test set is right, and always naming the most common class reaches up to {chance:.1%}"
         )
+    elif record.measure.smaller_is_better:
+        told = f"{record.measure.said(value)}, and always naming the mean reaches {record.measure.text(chance)}"
     else:
         told = f"{record.measure.said(value)} is within what chance reaches, {record.measure.text(chance)}"
     return f"the final model is no better than guessing: {told}; another lr or more rounds may help."

@@ -13,7 +13,9 @@ from PIL import Image
 from holdfast.core.errors import HoldfastError
 from holdfast.data.named import load_task
 from holdfast.data.task import Samples
+from holdfast.play import run
 from holdfast.runs.experiment import load
+from holdfast.runs.export import load_model
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -44,6 +46,39 @@ def test_a_folder_by_class(tmp_path: Path) -> None:
     assert sorted(values_of(task.train) + values_of(task.test)) == [*range(10, 20), *range(200, 210)]
     assert bool(((task.train.inputs[0][:, 0, 0, 0] >= 200) == (task.train.labels == 1)).all())
     assert torch.equal(load_task(f"images:{tmp_path / 'pets'}").train.labels, task.train.labels)
+
+
+def test_folders_of_pictures_an_own_network_adam_and_new_pictures(tmp_path: Path) -> None:
+    """docs/encoders.md and docs/tutorial.md: from PNGs by site and class to the class of a new picture."""
+    chance = np.random.default_rng(0)
+    for number in range(80):
+        pixels = chance.integers(0, 120, (12, 12)).astype(np.uint8)
+        pixels[3:9, 3:9] += np.uint8(100 * (number % 2))
+        place = tmp_path / "xrays" / ("north", "south")[number // 2 % 2] / ("normal", "shadow")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    (tmp_path / "own_norms.py").write_text(
+        "from torch import nn\ndef net():\n    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), "
+        "nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 2))\n"
+    )
+    (tmp_path / "study.toml").write_text(
+        'task = "images:xrays"\npartition = "column"\nmodel = "own_norms:net"\noptimizer = "adam"\nlr = 0.01\n'
+        'augment = "flip,crop:1"\nrounds = 8\nbatch_size = 8\nworkers = 0\n'
+    )
+    history = run(load(tmp_path / "study.toml"), tmp_path / "run")
+    assert history.experiment.names == ("north", "south")
+    assert history.final > 0.9
+    model = load_model(tmp_path / "run")
+    x, labels, names = model.read(tmp_path / "xrays")
+    assert names[0] == "north/normal/0.png"
+    assert (model.predict(x).argmax(1) == labels).mean() > 0.9
+    large = Image.open(tmp_path / "xrays" / "north" / "shadow" / "1.png").convert("RGB").resize((40, 40))
+    large.save(tmp_path / "new.jpg")  # brought to what the model reads
+    assert model.predict(tmp_path / "new.jpg").argmax(1).tolist() == [1]
+    assert model.read(tmp_path / "new.jpg").labels is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HoldfastError, match="empty holds no picture"):
+        model.predict(tmp_path / "empty")
 
 
 def test_train_and_test_folders_by_site(tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_a_regression_is_learnt(method: dict[str, Any]) -> None:
     assert history.measure == RMSE
     assert history.final == pytest.approx(sum(history.leading[-3:]) / 3)
     assert history.failures == []
-    assert (history.accuracy, last.class_metrics, last.chance) == ([], {}, None)
+    assert (history.accuracy, last.class_metrics) == ([], {})
+    assert last.chance is not None
+    assert 1 - (last.leading / last.chance) ** 2 == pytest.approx(last.metrics["r2"], abs=1e-4)
     with pytest.raises(HoldfastError, match="This run has no accuracy"):
         _ = history.final_accuracy
 

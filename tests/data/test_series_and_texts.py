@@ -14,6 +14,7 @@ from holdfast.data.sources.series import channels_first
 from holdfast.data.task import Samples, Task
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment, from_table
+from holdfast.runs.export import load_model
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -61,11 +62,19 @@ def test_series_from_a_file_train_and_stand_in(tmp_path: Path) -> None:
     task = load_task(f"series:{path}")
     assert (task.shape, task.class_names) == ((1, 40), ("0", "1"))
     table = {"task": f"series:{path}", "partition": "column:subject", "absence": "feddig", "scenario": "sequential"}
-    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}))
+    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}), tmp_path / "run")
     assert history.experiment.clients == 8
     assert history.final_accuracy > 0.9
+    assert right(tmp_path / "run", path) > 0.9
     kept = load_task(f"series:{waves(tmp_path / 'told.npz', test=np.arange(160) < 30)}")
     assert (len(kept.train), len(kept.test)) == (130, 30)
+
+
+def right(run: Path, path: Path) -> float:
+    """The share of a file's own records that a run's model reads and names rightly, as `holdfast predict` does."""
+    model = load_model(run)
+    x, labels, _ = model.read(path)
+    return float((model.predict(x).argmax(1) == labels).mean())
 
 
 REPORTS = {"heart": "the heart beats too fast, rhythm irregular", "lung": "shadow in the left lung, patient coughs"}
@@ -89,9 +98,19 @@ def test_texts_from_a_file_train_and_stand_in(tmp_path: Path) -> None:
     first = bytes(task.train.inputs[0][0].tolist()).rstrip(b"\0").decode()
     assert first.endswith(f", no {first.split()[-1]}")
     table = {"task": f"text:{path}", "partition": "column", "absence": "feddig", "scenario": "sequential"}
-    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}))
+    history = run(from_table({**table, "rounds": 6, "lr": 0.1, "workers": 0, "batch_size": 8}), tmp_path / "run")
     assert history.experiment.names == ("N", "S")
     assert history.final_accuracy > 0.9
+    assert right(tmp_path / "run", path) > 0.9
+    model = load_model(tmp_path / "run")
+    assert model.predict(["a shadow in the lung", "the rhythm of the heart"]).argmax(1).tolist() == [1, 0]
+    (tmp_path / "new.csv").write_text("report\nirregular rhythm\n")
+    assert model.predict(tmp_path / "new.csv").argmax(1).tolist() == [0]
+    (tmp_path / "odd.csv").write_text("text,label\nirregular rhythm,kidney\n")
+    with pytest.raises(HoldfastError, match=r"line 2: 'kidney' is no class of the model \(heart, lung\)"):
+        model.predict(tmp_path / "odd.csv")
+    with pytest.raises(HoldfastError, match="the model was trained on texts"):
+        model.predict(np.zeros((2, 4096), np.float32))
 
 
 def test_empty_texts_are_refused(tmp_path: Path) -> None:

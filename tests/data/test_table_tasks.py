@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -20,7 +21,8 @@ from holdfast.encoders import make_encoder
 from holdfast.play import resume, run
 from holdfast.record import Record
 from holdfast.runs.build import make_plan
-from holdfast.runs.experiment import Experiment, load
+from holdfast.runs.experiment import Experiment, from_table, load
+from holdfast.runs.export import load_model
 
 HEART = read_schema(HEART_FILE.with_suffix(".toml"))
 SCHEMA = """
@@ -306,3 +308,29 @@ def test_other_kinds_of_targets_run(tmp_path: Path, target: str, kind: str) -> N
     bare = load_task(task, members=("a", "b"))
     assert bare.bare
     assert bare.shape == (1,)
+
+
+def test_a_target_may_be_in_any_unit(tmp_path: Path) -> None:
+    """A network learns a number as its public range has it: the error in grams is a thousand times that in kilograms,
+    and digests of numbers far from 0 stand in for all who left."""
+    random = np.random.default_rng(0)
+    age = random.uniform(20, 80, 240)
+    weight = 40 + age + random.normal(0, 3, 240)
+    found = {}
+    for unit, factor in (("kg", 1), ("g", 1000)):
+        folder = tmp_path / unit
+        folder.mkdir()
+        lines = [f"{a:.4f},{'ab'[i % 2]},{w * factor:.4f}" for i, (a, w) in enumerate(zip(age, weight, strict=True))]
+        (folder / "ward.csv").write_text("\n".join(["age,hall,weight", *lines]))
+        (folder / "ward.toml").write_text(
+            'name = "ward"\nversion = "1"\nsite = "hall"\n[columns.age]\nkind = "number"\nrange = [0, 100]\n'
+            f'[target]\nkind = "regression"\ncolumn = "weight"\nrange = [0, {200 * factor}]\n'
+        )
+        changes = {"absence": {"name": "feddig", "mode": "sums"}, "scenario": "sequential", "rounds": 6, "lr": 0.05}
+        table = {"task": str(folder / "ward.toml"), "data": str(folder / "ward.csv"), "workers": 0, **changes}
+        history = holdfast.run(from_table(table), folder / "run")
+        found[unit] = history.final
+        assert history.failures == []
+        assert load_model(folder / "run").predict(folder / "ward.csv").mean() == pytest.approx(90 * factor, rel=0.1)
+    assert found["g"] == pytest.approx(1000 * found["kg"], rel=0.01)
+    assert found["kg"] < 8  # the deviation of weights is 17

@@ -24,7 +24,8 @@ from holdfast.play import run
 from holdfast.report.logs import write_mlflow, write_tensorboard
 from holdfast.report.run_data import read_story
 from holdfast.runs.experiment import from_table
-from holdfast.runs.export import export_onnx, export_safetensors, load_model, need, read_samples
+from holdfast.runs.export import export_onnx, export_safetensors, load_model, need
+from holdfast.runs.new_samples import read_samples
 from holdfast.runs.records import scalars
 
 MODELS = {

@@ -50,6 +50,6 @@ def _columns(lines: object, path: Path, needed: Sequence[str]) -> dict[str, list
             if name in needed and not cell.strip():
                 raise HoldfastError(f"{path}, line {number}: column {name!r} is empty; fill it in or drop the line.")
             columns[name].append(cell)
-    if not columns[needed[0]]:
+    if not any(columns.values()):
         raise HoldfastError(f"{path} has no records below its column names.")
     return columns

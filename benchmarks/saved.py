@@ -8,6 +8,8 @@
 
 docs/results/NAME.json has a value for each seed, the command, the versions and the machine. In a page a line
 `<!-- results/NAME.json -->` stands before the table and `<!-- end -->` behind it: what is between them is never typed.
+`<!-- results/NAME.json: FedAvg; FedVARP -->` takes some rows alone. A tournament is kept as NAME.json (ranks, and means
+where somebody is away), NAME-TASK.json and NAME-TASK-away.json.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from holdfast.report.words import NAMES
 from holdfast.runs.environment import environment
 
 DOCS = Path(__file__).parents[1] / "docs"
-MADE = re.compile(r"(<!-- (results/[\w-]+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"(<!-- ((?:\.\./)?results/[\w-]+\.json)(?:: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 Cells = Mapping[tuple[str, str], Sequence[float]]  # (row, column) -> a value for each seed
 
 
@@ -62,6 +64,8 @@ def keep(name: str, folder: Path, command: str) -> Path:
     Of a reproduction NAME-away.json has the values on the data of those who are away at the end.
     """
     found = json.loads((folder / "results.json").read_text())
+    if "ranks" in found:
+        return keep_tournament(name, found, command)
     cells: dict[tuple[str, str], list[float]] = {}
     if "cells" in found:
         for part, group in (("-away", found.get("of_those_away", ())), ("", found["cells"])):
@@ -74,6 +78,29 @@ def keep(name: str, folder: Path, command: str) -> Path:
         method = re.sub(r"[a-z]\w*", lambda word: NAMES.get(word[0], word[0]), row["method"]).replace("+", " + ")
         cells.setdefault((method, row["scenario"]), []).append(share * row["final"])
     return save(name, cells, sorted({row["seed"] for row in found["rows"]}), command=command)
+
+
+def keep_tournament(name: str, found: Mapping[str, Any], command: str) -> Path:
+    """A table for each task, and one of ranks and of means over the scenarios in which somebody is away."""
+    away: dict[str, dict[str, list[Sequence[float]]]] = {}
+    for part, group in (("-away", found["of_those_away"]), ("", found["cells"])):
+        tasks: dict[str, dict[tuple[str, str], list[float]]] = {}
+        ordered = sorted(group, key=lambda cell: list(found["ranks"]).index(cell["row"]))
+        for cell in ordered:
+            task, _, scenario = cell["column"].partition(", ")
+            tasks.setdefault(task, {})[cell["row"], scenario] = cell["values"]
+            if not part and scenario != "none":
+                away.setdefault(cell["row"], {}).setdefault(task, []).append(cell["values"])
+        for task, cells in tasks.items():
+            save(f"{name}-{task}{part}", cells, found["seeds"], command=command)
+    means: dict[tuple[str, str], Sequence[float]] = {}
+    for row, place in found["ranks"].items():
+        means |= {(row, what): [value] for what, value in zip(("mean rank", "95 %: from", "to"), place, strict=True)}
+        of_task = {task: [statistics.fmean(seed) for seed in zip(*v, strict=True)] for task, v in away[row].items()}
+        means |= {(row, task): values for task, values in of_task.items()}
+        if len(of_task) > 1:
+            means[row, "mean of these"] = [statistics.fmean(seed) for seed in zip(*of_task.values(), strict=True)]
+    return save(name, means, found["seeds"], command=command)
 
 
 def table(saved: Mapping[str, Any], where: str) -> str:
@@ -122,7 +149,10 @@ def made_anew(page: str) -> str:
     """A page with its tables as the saved results have them."""
 
     def anew(found: re.Match[str]) -> str:
-        return f"{found[1]}{table(json.loads((DOCS / found[2]).read_text()), found[2])}\n{found[3]}"
+        saved = json.loads((DOCS / found[2].removeprefix("../")).read_text())
+        if found[3]:
+            saved["rows"] = {row: saved["rows"][row] for row in found[3].split("; ")}
+        return f"{found[1]}{table(saved, found[2])}\n{found[4]}"
 
     return MADE.sub(anew, page)
 
@@ -131,7 +161,7 @@ def main(words: Sequence[str]) -> None:
     if len(words) == 4 and words[0] == "keep":
         print(keep(words[1], Path(words[2]), words[3]))
     elif list(words) == ["tables"]:
-        for path in sorted(DOCS.glob("*.md")):
+        for path in sorted(DOCS.rglob("*.md")):
             path.write_text(made_anew(path.read_text()))
     else:
         sys.exit(__doc__)

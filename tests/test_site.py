@@ -71,14 +71,19 @@ def test_every_method_has_a_page_with_its_rule_state_travel_check_and_figures() 
         assert page.startswith(f"---\nkind: {kind}\nname: {name}\n---\n"), name
         for part in ("$", "**State**", "**Travels**", "**Checked against**", "**Measured**"):
             assert part in page, f"{name}: {part}"
+        checks = re.findall(r"`(tests/[\w/]+\.py)` \(([^)]*)\)", page.partition("**Checked against**")[2])
+        assert checks, f"{name}: no test is named"
+        for file, tests in checks:
+            there = set(re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE))
+            assert set(re.findall(r"\w+", tests)) <= there, f"{name}: {file} has not all of {tests}"
 
 
 def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = set()
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text()
         assert made_anew(text) == text, f"{page.name}: run `make reference`"
-        named |= {found[1] for found in MADE.findall(text)}
+        named |= {found[1].removeprefix("../") for found in MADE.findall(text)}
     assert named == {f"results/{path.name}" for path in (DOCS / "results").glob("*.json")}
     monkeypatch.setattr("saved.DOCS", tmp_path)
     save("two", {("a", "%"): [80.0, 82.0], ("b", "%"): [7.0]}, seeds=[0, 1], command="python two.py")

@@ -52,6 +52,7 @@ def play_tournament(
     found = {
         "title": wanted.title,
         "what": what,
+        "seeds": list(wish.seeds),
         "ranks": ranks_of(cells),
         "cells": [cell_to_json(cell) for cell in cells],
         "of_those_away": [cell_to_json(cell) for cell in apart],

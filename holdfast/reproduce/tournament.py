@@ -51,6 +51,18 @@ ON_REQUEST = [
     Row("DeMoA", {"trust": "demoa"}),
     Row("SCAFFOLD + FedDig", {"algorithm": "scaffold", "absence": "feddig"}),
     Row("FedDig, epsilon 3", {"absence": "feddig:mode=moments,epsilon=3"}),
+    Row("Mime", {"algorithm": "mime"}),
+    Row("MimeLite", {"algorithm": "mimelite"}),
+    Row("local adaptivity", {"algorithm": "lac", "optimizer": "adam", "lr": 0.002}),
+    Row("FedAvgM", {"server_optimizer": "momentum"}),
+    Row("FedAdagrad", {"server_optimizer": "adagrad"}),
+    Row("FedAdam", {"server_optimizer": "adam"}),
+    Row("FedYogi", {"server_optimizer": "yogi"}),
+    Row("2 asked: by chance", {"selection": "uniform:2"}),
+    Row("2 asked: by size", {"selection": "size:2"}),
+    Row("2 asked: power of choice", {"selection": "power-of-choice:2"}),
+    Row("2 asked: TiFL's tiers", {"selection": "tiers:2"}),
+    Row("2 asked: k-centres", {"selection": "k-centres:2"}),
 ]
 SCENARIOS = ("none", "temporary", "forever", "sequential", "group", "arrival", "markov")
 FOUR = {"clients": 4, "partition": "dirichlet:0.1"}
@@ -63,7 +75,7 @@ TASKS: dict[str, dict[str, Keys]] = {
         "fashion-mini": {"task": "fashion-mini", **FOUR},
         "cifar10": {"task": "cifar10", "samples": 12_000, "encoder": "pretrained", **FOUR},
         "heart": {"task": "heart"},
-        "ocr-letters": {"task": "ocr-letters", "samples": 10_000, **FOUR},
+        "ocr-letters": {"task": "ocr-letters", "samples": 4000, **FOUR},
     },
 }
 ROUNDS = {"small": 12, "full": 24}

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import torch
 from flower_helpers import Spoilt
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from strategy_helpers import FEATURES, fedavg, grid_of, make_app, net, read, start
 
+from holdfast.algorithms.fedavg import FedAvg
 from holdfast.core.errors import HoldfastError
+from holdfast.core.types import State, Update
 from holdfast.flower import FedDig, FedTest, InProcessGrid, digest_mod, peer_test_mod
 from holdfast.learning.settings import Learning
+from holdfast.trust import BySamples
 
 
 def test_with_everybody_there_and_no_server_step_feddig_is_the_inner_strategy() -> None:
@@ -25,6 +29,20 @@ def test_with_everybody_there_and_no_server_step_feddig_is_the_inner_strategy() 
     assert torch.allclose(state["bias"], torch.full((3,), 2.0))  # the mean of 1, 2 and 3
     assert sorted(strategy.digests) == ["node-100", "node-101", "node-102"]
     assert len(strategy.digests["node-100"]) == 4  # eight samples, two to a digest
+
+
+def test_the_average_is_flowers_own() -> None:
+    torch.manual_seed(0)
+    sent = [{"w": torch.randn(3, 2), "b": torch.randn(3)} for _ in range(3)]
+    records = [
+        RecordDict({"a": ArrayRecord(d), "m": MetricRecord({"num-examples": 1 + i})}) for i, d in enumerate(sent)
+    ]
+    theirs = aggregate_arrayrecords(records, "num-examples").to_torch_state_dict()
+    updates, start = [Update(i, d, 1 + i, 1) for i, d in enumerate(sent)], {"w": torch.zeros(3, 2), "b": torch.zeros(3)}
+    weights = BySamples().judge(updates, None, State(0, {}, {}, {}, {}, {})).weights  # type: ignore[arg-type]
+    ours, _ = FedAvg().aggregate(start, updates, weights, {}, 3, Learning())
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name])
 
 
 def test_a_node_speaks_for_itself_alone_whatever_it_calls_itself() -> None:

@@ -20,6 +20,7 @@ from holdfast.core.types import State
 from holdfast.data.task import Samples
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
+from holdfast.models.networks import fill
 from holdfast.play import run
 from holdfast.rivals.cfed import CFeD
 from holdfast.rivals.classweights import ClassWeights
@@ -192,6 +193,26 @@ def test_fedmix_is_naivemix_to_first_order_whatever_the_batch() -> None:
             one, other = (kind(share).mixed(task, model, x, y, average, label) for kind in (FedMix, NaiveMix))
             gaps.append(float((one - other).abs().mean().detach()))
         assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.2)  # second order; eight times too small a term: first
+
+
+def test_naivemix_is_the_loss_of_mixed_records() -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 3), torch.randn(8, 4), torch.randint(3, (8,))
+    average, label = torch.randn(8, 4), torch.softmax(torch.randn(8, 3), dim=1)
+    soft = 0.8 * functional.one_hot(y, 3) + 0.2 * label  # cross-entropy is linear in the labels
+    wanted = functional.cross_entropy(model(0.8 * x + 0.2 * average), soft)
+    torch.testing.assert_close(NaiveMix(0.2).mixed(TaskLoss(), model, x, y, average, label), wanted)
+
+
+def test_fsl_is_gradient_descent_on_the_moderators_samples() -> None:
+    plan = make_plan(Experiment(**SMALL, absence="fsl:samples=20,steps=1,gamma=0.5", batch_size=20, momentum=0.0))
+    before, own, model = plan.start(), plan.method.own_samples(20), plan.model()
+    after = plan.method.absence.server_step(before, before, [], plan.method)
+    fill(model, before.model, before.buffers)
+    functional.cross_entropy(model(*own.inputs), own.labels).backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(after.model[name], (weight - 0.5 * plan.experiment.lr * weight.grad).detach())
 
 
 def test_class_weights_are_those_of_torch() -> None:

@@ -280,6 +280,7 @@ def memory_here() -> None:
 def start() -> None:
     code = (
         "import time; t = time.perf_counter()\n"
+        "from holdfast.engines.forking import begin_ahead; begin_ahead(None)\n"  # as the commands do
         "from holdfast.play import *\nfrom holdfast.runs.experiment import *\n"
         "plan = make_plan(Experiment(workers=2))\n"
         "with federation_of(plan, None): print(time.perf_counter() - t)"

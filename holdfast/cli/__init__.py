@@ -24,6 +24,7 @@ from holdfast.cli.tables import data_app
 from holdfast.core.codes import code_of_error
 from holdfast.core.errors import HoldfastError
 from holdfast.core.logs import JSON, PLAIN, WISH, JsonLines, wants_json
+from holdfast.engines.forking import begin_ahead
 
 app = typer.Typer(
     name="holdfast",
@@ -83,6 +84,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Run an experiment and leave a folder with all that it wrote."""
+    begin_ahead(file, set or [])
     from holdfast.cli.running import run_file
 
     run_file(file, set or [], out, json, watch, allow_failures)
@@ -95,6 +97,7 @@ def resume(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Go on with a run where it stopped; the result is the same to the bit."""
+    begin_ahead(folder / "experiment.json")
     from holdfast.cli.running import resume_folder
 
     resume_folder(folder, json, allow_failures)
@@ -131,6 +134,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, the rest to stderr.")] = False,
 ) -> None:
     """Compare methods under scenarios and attacks: mean and deviation over seeds, a table, curves."""
+    begin_ahead(file, set or [])
     from holdfast.cli.comparing import Conditions, compare_methods
 
     given = {"task": task, "data": data, "clients": clients, "partition": partition, "rounds": rounds}

@@ -60,6 +60,7 @@ class Client(Owner):
     augment: Augment | None = None  # of the images that it trains on
     stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
+    scored: dict[bytes, dict[str, float]] = field(default_factory=dict)  # of models that a panel was asked about
     secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest
     keyring: Keyring | None = None  # a real site's keys for secure sums; none: simulated ones
     desk: dict[tuple[int, int, int], tuple[Member, Tensors]] = field(default_factory=dict)  # secure sums, by round,

@@ -14,6 +14,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.types import Tensors
 
 ALIGN = 64  # as torch allocates: kernels then give the same bits wherever a tensor lies
+VIEWS = 1000  # that an arena keeps
 Layout = list[list[Any]]  # [name, dtype, shape, offset] of each tensor: what JSON can say
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -29,6 +30,7 @@ class Arena:
         self.size = size
         self._map = mmap.mmap(handle, size)
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._views: dict[tuple[torch.dtype, tuple[int, ...], int], torch.Tensor] = {}
 
     @classmethod
     def create(cls, size: int) -> Arena:
@@ -42,9 +44,14 @@ class Arena:
         return cls(handle, size)
 
     def view(self, dtype: torch.dtype, shape: Iterable[int], offset: int) -> torch.Tensor:
-        shape = tuple(shape)
-        end = offset + torch.Size(shape).numel() * dtype.itemsize
-        return self._bytes[offset:end].view(dtype).reshape(shape)
+        """The tensor that lies there; most are looked at again and again, the model by each client in turn."""
+        place = (dtype, tuple(shape), offset)
+        if place not in self._views:
+            if len(self._views) >= VIEWS:
+                self._views.clear()
+            end = offset + torch.Size(place[1]).numel() * dtype.itemsize
+            self._views[place] = self._bytes[offset:end].view(dtype).reshape(place[1])
+        return self._views[place]
 
     def put(self, tensor: torch.Tensor, offset: int) -> None:
         self.view(tensor.dtype, tensor.shape, offset).copy_(tensor.detach())
@@ -55,6 +62,7 @@ class Arena:
         return {name: view.clone() for name, view in views.items()} if copy else views
 
     def close(self) -> None:
+        self._views.clear()
         os.close(self.handle)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import json
 import logging
-import multiprocessing
 import multiprocessing.connection
 import os
 import signal
@@ -29,6 +28,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import absence, write_down
 from holdfast.core.types import Absent, Message, Reply
 from holdfast.engines.arena import Arena, Packer
+from holdfast.engines.forking import forking
 from holdfast.engines.worker import ARENA, STOP, work
 from holdfast.runs.experiment import Experiment
 
@@ -72,8 +72,7 @@ class Embedded:
         self._patience = experiment.patience
         self._folder = folder
         self._clients = range(len(sizes))
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["holdfast.engines.worker"])
+        self._context = forking()
         self._arena = Arena.create(1)
         self._workers: list[Worker] = []
         try:
@@ -95,7 +94,8 @@ class Embedded:
         self._make_room(packer.size)
         packer.write(self._arena)
         for worker in self._workers:
-            self._send(worker, [one for one in asked if one.message.client in worker.clients])
+            own = set(worker.clients)
+            self._send(worker, [one for one in asked if one.message.client in own])
         answers: dict[int, Reply | Absent] = {}
         while waiting := [worker for worker in self._workers if worker.pending]:
             ready = multiprocessing.connection.wait([w.pipe for w in waiting], self._time_left(waiting))

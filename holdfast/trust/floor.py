@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from holdfast.algorithms.fedavg import average
 from holdfast.core.tensors import unflat
 from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
 from holdfast.data.task import Samples
@@ -243,15 +244,15 @@ def left_out(before: State, judged: Judgement) -> PanelRequest:
     """Step 4: the average of the updates that count, and that without each member in turn."""
     rows, weights = stacked(judged.updates).double(), torch.tensor(judged.weights, dtype=torch.float64)
     total = weights @ rows
-    models = {ALL: total}
+    shifts = {ALL: average(judged.updates, judged.weights)}  # as FedAvg has it: witnesses know the new model's scores
     for update, row, weight in zip(judged.updates, rows, judged.weights, strict=True):
         if 0 < weight < 1:
-            models[str(update.client)] = (total - weight * row) / (1 - weight)
+            rest = (total - weight * row) / (1 - weight)
+            shifts[str(update.client)] = unflat(rest.to(torch.float32), update.delta)
     packed: Tensors = {}
-    for name, vector in models.items():
-        shift = unflat(vector.to(torch.float32), judged.updates[0].delta)
+    for name, shift in shifts.items():
         packed |= pack(**{name: {n: tensor + shift[n] if n in shift else tensor for n, tensor in before.model.items()}})
-    return PanelRequest(packed, {f"{name}/{n}": tensor for name in models for n, tensor in before.buffers.items()})
+    return PanelRequest(packed, {f"{name}/{n}": tensor for name in shifts for n, tensor in before.buffers.items()})
 
 
 def blamed(words: Words, harmed: Collection[str]) -> list[int]:

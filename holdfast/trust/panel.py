@@ -7,6 +7,7 @@ that one harms, the average without each member in turn; "confirm", the round wi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from holdfast.context import Context
 from holdfast.core.failures import Refusal
+from holdfast.core.tensors import bytes_of
 from holdfast.core.types import Tensors, unpack
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, register
@@ -25,6 +27,7 @@ from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
 SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
+KEPT = 100  # models whose scores a member remembers: the good one is asked about again and again
 NEW, GOOD, ALL = "new", "good", "all"  # models by name; others are called by the member, or the number, left out
 
 
@@ -39,6 +42,14 @@ class PanelRequest:
     def names(self) -> list[str]:
         return list(dict.fromkeys(name.split("/", 1)[0] for name in self.models))
 
+    def mark(self, name: str) -> bytes:
+        """What tells this model from others."""
+        found = hashlib.sha256()
+        for tensors in (self.models, self.buffers):
+            for part, tensor in unpack(tensors, name).items():
+                found.update(f"{part} {tensor.dtype} {tuple(tensor.shape)} ".encode() + bytes_of(tensor))
+        return found.digest()
+
 
 @dataclass(frozen=True)
 class PanelReply:
@@ -49,19 +60,22 @@ class PanelReply:
 
 
 @torch.inference_mode()
-def class_scores(model: nn.Module, samples: Samples, asked: PanelRequest) -> dict[str, dict[str, float]]:
+def class_scores(
+    model: nn.Module, samples: Samples, asked: PanelRequest, known: Collection[str] = ()
+) -> dict[str, dict[str, float]]:
     """Of each model and class the mean of p(true class), with outputs at the same scale for all models.
 
         p = softmax(SHARP z / rms(z)),    z the outputs less their mean over classes
 
     Bounded, unlike the loss; smoother than accuracy, of which a few samples tell little; and blind to how sure a model
-    is of itself: an update that only makes weights larger raises p as it is, and accuracy not at all.
+    is of itself: an update that only makes weights larger raises p as it is, and accuracy not at all. Those whose
+    scores are known are left out.
     """
     inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
     classes = classes_of(labels).long()
     held = classes.unique().tolist()
     found = {}
-    for name in asked.names:
+    for name in [name for name in asked.names if name not in known]:
         fill(model, unpack(asked.models, name), unpack(asked.buffers, name))
         model.eval()
         output = outputs(model, *inputs)
@@ -106,7 +120,16 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
         if client.trust.panel is None:
             raise Refusal("job", f"client {client.id} is asked as a panel, but the run's trust rule has none.")
         samples = self._samples(client)
-        return PanelReply(len(samples), class_scores(client.model, samples, asked))
+        marks = {name: asked.mark(name) for name in asked.names}
+        scores = {name: client.scored[mark] for name, mark in marks.items() if mark in client.scored}
+        scores |= class_scores(client.model, samples, asked, known=scores)
+        told = {name: scores[name] for name in marks}
+        for name, mark in marks.items():  # the newest last
+            client.scored.pop(mark, None)
+            client.scored[mark] = told[name]
+        for mark in [*client.scored][:-KEPT]:
+            del client.scored[mark]
+        return PanelReply(len(samples), told)
 
     def _samples(self, client: Tester) -> Samples:
         return evidence_of(client, client.trust.panel or 0)

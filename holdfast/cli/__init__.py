@@ -225,7 +225,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder with data sets that do not come with Holdfast.")] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "0,1,2",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (not fedtest-*; may be repeated).")
+        list[str] | None, typer.Option(metavar="PART", help="Only this row or column (may be repeated).")
     ] = None,
     set: Set = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs \\[default: runs/NAME-SCALE-TIME].")] = None,
@@ -235,9 +235,7 @@ def reproduce(
     if name.startswith("fedtest"):
         from holdfast.cli.reproducing_fedtest import reproduce_fedtest
 
-        if only:
-            raise HoldfastError("reproduce --only: the figures of FedTest are played whole.")
-        reproduce_fedtest(name, scale, data, out, seeds, set or [], json)
+        reproduce_fedtest(name, scale, data, out, seeds, set or [], json, only or [])
     elif name == "tournament":
         from holdfast.cli.reproducing_tournament import play_tournament
 

@@ -23,14 +23,21 @@ from holdfast.runs.experiment import Experiment
 
 
 def reproduce_fedtest(
-    name: str, scale: str, data: Path | None, out: Path | None, seeds: str, changes: list[str], as_json: bool
+    name: str,
+    scale: str,
+    data: Path | None,
+    out: Path | None,
+    seeds: str,
+    changes: list[str],
+    as_json: bool,
+    parts: Sequence[str] = (),
 ) -> None:
     """Play a figure, print what is measured beside the claim, and save numbers, curves and runs."""
     if scale not in ("small", "paper"):
         raise HoldfastError(f"reproduce --scale: {scale!r} is not known; say 'small' or 'paper'.")
     size: Literal["small", "paper"] = "small" if scale == "small" else "paper"
     numbers = read_seeds(seeds)
-    experiments = [e for group in experiments_of(name, data, size, numbers, changes).values() for e in group]
+    experiments = [e for group in experiments_of(name, data, size, numbers, changes, parts).values() for e in group]
     for experiment in experiments[:: len(numbers)]:
         make_plan(experiment)  # what does not fit together, or is not there, is said before the first run
     out = out or Path("runs") / f"{name}-{scale}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -49,6 +56,7 @@ def reproduce_fedtest(
                 numbers,
                 changes,
                 attacker_weight,
+                parts,
             )
     except KeyboardInterrupt:
         console.print(f"Interrupted. The same command with --out {out} goes on where it stopped.")

@@ -42,6 +42,7 @@ CLAIM = {
     "fedtest-fig4": "the paper: FedTest needs 20 rounds where FedAvg and accuracy-based need 100",
     "fedtest-fig5": "the paper: without attackers all are alike; with 4 of 20, FedTest is clearly ahead of both",
 }
+CONDITIONS = ("none malicious", "malicious", "scales")  # parts beside the methods
 LEVELS = (0.8, 1.0)  # of what FedAvg comes to without malicious clients: how soon each method gets there
 SPEED_UP = 5  # that the paper claims
 Scale = Literal["small", "paper"]
@@ -82,10 +83,11 @@ def reproduce(
     seeds: Sequence[int] = (0,),
     changes: Sequence[str] = (),
     kept: Callable[[History], float | None] = lambda history: None,
+    parts: Sequence[str] = (),
 ) -> list[Curve]:
     """The curves of one figure, played seed by seed; `kept` says which weight malicious clients had in a run."""
     curves = []
-    for (name, attackers, random), experiments in experiments_of(figure, data, scale, seeds, changes).items():
+    for (name, attackers, random), experiments in experiments_of(figure, data, scale, seeds, changes, parts).items():
         histories = [play(experiment) for experiment in experiments]
         shares = [share for share in map(kept, histories) if share is not None]
         mean = statistics.fmean(shares) if shares else None
@@ -94,12 +96,20 @@ def reproduce(
 
 
 def experiments_of(
-    figure: str, data: Path | None, scale: Scale, seeds: Sequence[int], changes: Sequence[str] = ()
+    figure: str,
+    data: Path | None,
+    scale: Scale,
+    seeds: Sequence[int],
+    changes: Sequence[str] = (),
+    parts: Sequence[str] = (),
 ) -> dict[tuple[str, int, float], list[Experiment]]:
     """Method, number of malicious clients and scale of random weights to an experiment for each seed.
 
     Small takes minutes, paper hours. What the user changes holds for all that the methods themselves leave open.
     """
+    for part in parts:
+        if part not in (*METHODS, *CONDITIONS):
+            raise HoldfastError(f"reproduce --only: {figure} has no {part!r}; {nearest(part, [*METHODS, *CONDITIONS])}")
     if figure not in FIGURES:
         raise HoldfastError(f"reproduce: {figure!r} is not known; {nearest(figure, FIGURES)}")
     task, malicious = FIGURES[figure]
@@ -115,10 +125,23 @@ def experiments_of(
         *((malicious, one, ["FedTest"]) for one in SCALES),
     ):
         attack = {"attack": f"random:scale={random:g}", "attackers": attackers} if attackers else {}
-        for name in names:
+        for name in (name for name in names if is_wanted(name, attackers, random, parts)):
             tables = [{**common, **attack, **METHODS[name], "seed": seed} for seed in seeds]
             found[name, attackers, random] = [from_table(table) for table in tables]
     return found
+
+
+def is_wanted(name: str, attackers: int, random: float, parts: Sequence[str]) -> bool:
+    """Whether a curve is among the parts that were asked for; the mark of each method is, too.
+
+    >>> [is_wanted(name, 0, 1.0, ["FedTest", "malicious"]) for name in ("FedTest", "FedAvg")]
+    [False, True]
+    """
+    names = [part for part in parts if part in METHODS] or list(METHODS)
+    asked = [part for part in parts if part in CONDITIONS] or (CONDITIONS[:2] if parts else CONDITIONS)
+    condition = CONDITIONS[0] if not attackers else CONDITIONS[1] if random == 1 else CONDITIONS[2]
+    is_mark = not attackers and name in {PLAIN[one] for one in names}
+    return is_mark or (name in names and condition in asked)
 
 
 def rounds_to(accuracies: Sequence[float], accuracy: float) -> int | None:
@@ -143,7 +166,7 @@ def findings(figure: str, curves: Sequence[Curve]) -> list[str]:
             reached[curve.method, curve.scale] = [rounds_to(curve.accuracy, level * mark) for level in LEVELS]
             lines.append(f"{attackers} malicious, {told(curve, reached[curve.method, curve.scale])}")
         for ours in ("FedTest", "FedDig on features"):
-            if (ours, 1.0) in reached:
+            if (ours, 1.0) in reached and (PLAIN[ours], 1.0) in reached:
                 compared = verdict(reached[ours, 1.0], reached[PLAIN[ours], 1.0], ours)
                 lines.append(f"{attackers} malicious: {compared}")
     return lines

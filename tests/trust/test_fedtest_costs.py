@@ -195,6 +195,11 @@ def test_the_figures_need_their_names_scales_and_data(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="cifar10"):
         reproduce_fedtest("fedtest-fig4", "small", tmp_path, tmp_path / "out", "0", [], True)
     assert not (tmp_path / "out").exists(), "nothing is begun that cannot be played"
+    with pytest.raises(HoldfastError, match="did you mean 'FedTest'"):
+        experiments_of("fedtest-fig4", None, "small", [0], (), ["FedTset"])
+    some = experiments_of("fedtest-fig4", None, "small", [0], (), ["FedTest"])
+    assert list(some) == [("FedTest", 0, 1.0), ("FedAvg", 0, 1.0), ("FedTest", 3, 1.0)]
+    assert [key[2] for key in experiments_of("fedtest-fig4", None, "small", [0], (), ["scales"])][-3:] == list(SCALES)
     [paper] = experiments_of("fedtest-fig4", None, "paper", [3])["FedTest", 3, 1.0]
     assert (paper.rounds, paper.samples, paper.clients, paper.attackers, paper.seed) == (100, None, 20, 3, 3)
 

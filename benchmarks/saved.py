@@ -61,7 +61,7 @@ def save(
 def keep(name: str, folder: Path, command: str) -> Path:
     """Save what `holdfast compare` (methods by scenarios) or `holdfast reproduce` left in a folder.
 
-    Of a reproduction NAME-away.json has the values on the data of those who are away at the end.
+    NAME-away.json has the values on the data of those who are away at the end.
     """
     found = json.loads((folder / "results.json").read_text())
     if "ranks" in found:
@@ -73,11 +73,18 @@ def keep(name: str, folder: Path, command: str) -> Path:
             path = save(name + part, cells, found["seeds"], command=command) if cells else None
         assert path is not None
         return path
+    apart: dict[tuple[str, str], list[float]] = {}
+    seeds = sorted({row["seed"] for row in found["rows"]})
     for row in found["rows"]:
         share = 100 if "final_accuracy" in row else 1
         method = re.sub(r"[a-z]\w*", lambda word: NAMES.get(word[0], word[0]), row["method"]).replace("+", " + ")
         cells.setdefault((method, row["scenario"]), []).append(share * row["final"])
-    return save(name, cells, sorted({row["seed"] for row in found["rows"]}), command=command)
+        if row["metric"] in row["absent_metrics"]:
+            value = row["absent_metrics"][row["metric"]]
+            apart.setdefault((method, row["scenario"]), []).append(share * value)
+    if apart:
+        save(f"{name}-away", apart, seeds, command=command)
+    return save(name, cells, seeds, command=command)
 
 
 def keep_tournament(name: str, found: Mapping[str, Any], command: str) -> Path:

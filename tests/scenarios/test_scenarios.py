@@ -18,6 +18,7 @@ from holdfast.core.types import Absent, Message, Reply
 from holdfast.digests.digest import open_digest
 from holdfast.engines.staged import Staged
 from holdfast.play import run
+from holdfast.report.words import on_absent
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_changes, from_table
 from holdfast.scenarios import (
@@ -37,6 +38,7 @@ from holdfast.scenarios import (
 )
 
 FOUR = Stage(24, [10, 40, 20, 30], seed=3)  # the largest is client 1
+TWO = {"task": "fashion-mini", "samples": 200, "clients": 2, "rounds": 6, "model": "features", "workers": 0}
 EVERY = settings(max_examples=50, deadline=None, derandomize=True)
 
 
@@ -263,9 +265,16 @@ def test_a_site_behind_another_is_away_with_it() -> None:
         choose(SCENARIOS, Choice("through", {"links": "[[1, 0]]", "base": "nowhere"}), "scenario")
 
 
+def test_of_who_left_before_it_sent_anything_nothing_stands_in() -> None:
+    history = run(Experiment(**{**TWO, "rounds": 2}, scenario="never", absence="feddig"))
+    [largest] = history.records[0].absent
+    assert history.state.digests.keys() == {1 - largest}
+    assert all(list(record.absent) == [largest] and not record.stand_ins for record in history.records)
+    assert on_absent(history.records) is not None  # its data are measured all the same
+
+
 def test_a_client_comes_back_with_other_records_and_a_new_digest() -> None:
-    keys = {"task": "fashion-mini", "samples": 200, "clients": 2, "rounds": 6, "model": "features", "workers": 0}
-    plan = make_plan(Experiment(**keys, scenario="changed", absence="feddig:refresh=2"))
+    plan = make_plan(Experiment(**TWO, scenario="changed", absence="feddig:refresh=2"))
     largest = plan.stage.largest
     client, other = (plan.client(id, plan.model(), None) for id in (largest, 1 - largest))
     assert other.later is None

@@ -19,7 +19,7 @@ from holdfast.absence import ABSENCES
 from holdfast.cli.hostile import backdoor_rate, suspicions
 from holdfast.cli.running import Live, happenings, print_json, spark, summary
 from holdfast.cli.screen import screen
-from holdfast.core.config import Choice, choose, split_commas
+from holdfast.core.config import choose, split_commas
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_file
 from holdfast.core.names import plural
@@ -28,7 +28,7 @@ from holdfast.play import resume, run
 from holdfast.report.figures import save_curves
 from holdfast.report.words import on_absent, situation
 from holdfast.runs.build import make_plan
-from holdfast.runs.choose_model import name_model
+from holdfast.runs.choose_model import name_model, reader_of_features
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load
 from holdfast.runs.history import History
 from holdfast.runs.presets import with_method
@@ -147,12 +147,10 @@ def one_network(experiments: Sequence[Experiment]) -> tuple[list[Experiment], st
     other = [e for e in experiments if e.model.name == "auto" and e not in reading]
     if not reading or not other:
         return list(experiments), ""
-    features = Choice("features")
+    features = reader_of_features(reading[0])
     changed = [replace(e, model=features) if e.model.name == "auto" else e for e in experiments]
-    told = (
-        f"model = 'features' for all, since {reading[0].method} needs it; --set model=auto compares each with its own."
-    )
-    return changed, told
+    why = f"since {reading[0].method} needs it; --set model=auto compares each with its own."
+    return changed, f"model = '{features}' for all, {why}"
 
 
 def absence_of(experiment: Experiment) -> object:

@@ -33,7 +33,7 @@ from holdfast.heads.from_sums import class_evidence, explained, labels, regressi
 from holdfast.heads.sum_samples import most_likely
 from holdfast.learning.loop import outputs_of
 from holdfast.models.heads import Form, Head
-from holdfast.models.networks import Features, fill, initialise, weights_of
+from holdfast.models.networks import WIDE, Features, fill, initialise, weights_of
 
 SOLVED: Mapping[str, tuple[Form, Callable[[Evidence], Tensors]]] = {
     "nearest-mean": ("linear", solved.nearest_mean),
@@ -88,7 +88,7 @@ def check_head(name: str) -> None:
 
 def model_of(name: str) -> str:
     """The model that a head is, as an experiment names it."""
-    return f"features:hidden={trained.HIDDEN}" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
+    return f"features:hidden={WIDE}" if name == SERVER_STEP else f"head:form={SOLVED[name][0]}"
 
 
 def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: int = 0) -> nn.Module:
@@ -96,7 +96,7 @@ def fit(name: str, digests: Sequence[Received], noise: Noise = Noise(), seed: in
     evidence = evidence_of(digests, noise)
     classes, width = evidence.means.shape
     if name == SERVER_STEP:
-        network = initialise(lambda: Features(trained.HIDDEN).build((), classes, (width,)), seed, "plain")
+        network = initialise(lambda: Features(WIDE).build((), classes, (width,)), seed, "plain")
         trained.server_step(network, records_of(digests, evidence, noise, seed), seed)
         return network
     form, solve = SOLVED[name]

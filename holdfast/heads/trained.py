@@ -31,7 +31,6 @@ FEWEST, MOST = 4_000, 20_000  # records that are drawn
 FISHER_SHRINK = 0.05
 SHARP = 16.0  # of cosines, at first; it is learnt
 LEARNING = Learning(epochs=1, lr=0.02)
-HIDDEN = 512  # units of the network that learns from rows alone
 SMOOTH = (
     0.1  # share of a mixed row's label that goes to all classes alike: a row is surer of its class than records are
 )

@@ -18,6 +18,7 @@ from holdfast.models.mobilenet import last_channels, mobilenet_layers
 
 __all__ = ["MODELS", "Layout", "Model", "Shape", "buffers_of", "fill", "initialise", "laid_out", "weights_of"]
 
+WIDE = 512  # hidden units of the network that learns from digests, where none is named
 Norm = Literal["group", "batch", "none"]
 Layout = Literal["channels-last", "plain"]
 

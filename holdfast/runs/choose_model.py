@@ -20,7 +20,7 @@ from holdfast.core.modules import import_path, told
 from holdfast.data.kinds import Regression
 from holdfast.data.task import Samples, Task, evenly
 from holdfast.encoders import Encoder, encoder_for
-from holdfast.models.networks import MODELS, Layout, Model
+from holdfast.models.networks import MODELS, WIDE, Layout, Model
 from holdfast.models.scaling import InRange, standardised
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.one_message import model_of_head, sends_one_message
@@ -88,10 +88,15 @@ def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Ch
                 f"absence {experiment.absence.name!r} needs a model that reads features, and the task's own does not: "
                 "say model = 'features' to train that one in its place, or absence = 'none'."
             )
-        return Choice("features")
+        return reader_of_features(experiment)
     if task.model is not None:
         return experiment.model
     return Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
+
+
+def reader_of_features(experiment: Experiment) -> Choice:
+    """The network on features where none is named: a wide one, unless noise is added to each of its weights."""
+    return Choice("features") if experiment.protect.name == "dp-sgd" else Choice("features", argument=str(WIDE))
 
 
 def own_network(choice: Choice) -> Callable[[], nn.Module] | None:

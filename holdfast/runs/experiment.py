@@ -17,7 +17,7 @@ from holdfast.core.modules import search
 from holdfast.core.names import called
 from holdfast.core.tables import read_table
 
-FIRST_ROUND = {1: 0, 2: 1}  # schema of a run's folder -> the number of the first round in its files
+FIRST_ROUND = {1: 0, 2: 1, 3: 1}  # schema of a run's folder -> the number of the first round in its files
 SCHEMA = max(FIRST_ROUND)
 
 
@@ -31,7 +31,7 @@ class Experiment:
     download: bool = False  # fetch the files of a known task that `data` does not have; else the network is left alone
     modules: str | None = None  # folder of your own modules; none: that of the experiment's file
     samples: int | None = None  # use only so many training samples, the same number of each class
-    model: Choice = Choice("auto")  # what is trained; auto: the task's own, or by shape; `features` for digests
+    model: Choice = Choice("auto")  # what is trained; auto: the task's own, or by shape; a wide `features` for digests
     encoder: Choice = Choice("auto")  # public features, for a model that reads them; auto: by kind and size of samples
     clients: int = 0  # how many take part; 0: as many as the column of a partition has values, else 4
     names: tuple[str, ...] | None = None  # of the clients, for people to read; none: the column's values, or numbers
@@ -230,11 +230,19 @@ def of_today(table: Mapping[str, Any], where: str) -> tuple[dict[str, Any], int]
     schema = today.pop("schema", None)
     if type(schema) is not int or schema not in FIRST_ROUND:
         raise HoldfastError(f"{where} was written by another version of Holdfast, whose runs this one cannot read.")
+    if schema < 3 and _trains_from_digests(today):  # the network on features had 128 hidden units then
+        today["model"] = "features"
     scenario = today.get("scenario")
     if isinstance(scenario, dict) and isinstance(away := scenario.get("away"), list):
         later = 1 - FIRST_ROUND[schema]
         today["scenario"] = {**scenario, "away": [_moved(interval, later) for interval in away]}
     return today, schema
+
+
+def _trains_from_digests(table: Mapping[str, Any]) -> bool:
+    """Whether this trains, in rounds and with digests, a network that is not named."""
+    named = {key: Choice.parse(table.get(key, "auto"), key).name for key in ("model", "absence", "algorithm")}
+    return named["model"] == "auto" and named["absence"] == "feddig" and named["algorithm"] != "oneshot"
 
 
 def _moved(interval: Any, later: int) -> Any:

@@ -17,10 +17,15 @@ def models(methods: str, *changes: str) -> tuple[list[str], str]:
 
 def test_methods_share_a_network() -> None:
     found, told = models("fedavg,feddig")
-    assert found == ["features", "features"]
+    wide = "features:512"
+    assert found == [wide, wide]
     assert (
-        told == "model = 'features' for all, since fedavg+feddig needs it; --set model=auto compares each with its own."
+        told == f"model = '{wide}' for all, since fedavg+feddig needs it; --set model=auto compares each with its own."
     )
+
+
+def test_where_each_weight_is_noised_the_network_is_narrow() -> None:
+    assert models("fedavg,feddig", "protect=dp-sgd")[0] == ["features", "features"]
 
 
 def test_what_is_named_stays() -> None:
@@ -36,4 +41,4 @@ def test_two_networks_side_by_side_are_asked_for_and_said(tmp_path: Path) -> Non
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
     assert "the methods train different networks, so the table compares these as well" in told
-    assert "(fedavg: mlp, fedavg+feddig: features)" in told
+    assert "(fedavg: mlp, fedavg+feddig: features:512)" in told

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import holdfast
 from holdfast.cli import main
 from holdfast.core.files import Store
+from holdfast.runs.experiment import of_today
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 
@@ -77,7 +78,7 @@ def test_a_run_that_counted_its_rounds_from_0_goes_on_to_the_same_bits(tmp_path:
     earlier = [{**line, "round": line["round"] - 1} for line in lines(tmp_path / "old")]
     (tmp_path / "old" / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in earlier))
     table = json.loads((tmp_path / "old" / "experiment.json").read_text())
-    assert table["schema"] == 2
+    assert table["schema"] == 3
     table |= {"schema": 1, "scenario": {"name": "intervals", "away": [[1, 1, 3]]}}
     Store(tmp_path / "old").write("experiment.json", json.dumps(table).encode())
 
@@ -100,3 +101,11 @@ def test_the_digests_of_an_old_run_stand_in_for_those_who_have_left(tmp_path: Pa
     assert set(last.stand_ins) <= set(last.absent)
     assert last.stand_ins
     assert {path.name: path.read_bytes() for path in (folder / "digests").iterdir()} == digests
+
+
+def test_a_network_that_was_not_named_keeps_the_width_it_had() -> None:
+    was = {"schema": 2, "absence": "feddig:spd=8", "model": "auto"}
+    assert of_today(was, "experiment.json")[0]["model"] == "features"
+    assert of_today({**was, "schema": 3}, "experiment.json")[0]["model"] == "auto"
+    for changes in ({"absence": "none"}, {"algorithm": "oneshot:lda"}, {"model": "full"}):
+        assert of_today({**was, **changes}, "experiment.json")[0]["model"] == {**was, **changes}["model"]

@@ -23,7 +23,7 @@ DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
 demo: setup
 	@echo "1. All four members leave for ever, one after the other. Who forgets?"
-	@$(BIN)/holdfast compare --task fashion-mini --clients 4 --partition dirichlet:0.1 --rounds 18 --set model=features \
+	@$(BIN)/holdfast compare --task fashion-mini --clients 4 --partition dirichlet:0.1 --rounds 18 --set model=features:512 \
 		--scenario none,sequential --method fedavg,fedprox,fednova,feddig --seed 0 --out $(DEMO)/leaving
 	@$(BIN)/holdfast report $(DEMO)/leaving --out $(DEMO)/leaving.html
 	@echo "2. Three of twelve members are hostile: they send random weights, or lie about the others as well. Who holds?"

@@ -11,19 +11,22 @@ rounds   the first round from which on the mean of three rounds is at the target
 gain     the mean over the seeds of FedAvg's rounds, over that of FedDig's
 
 Curves are kept under --out, one file a run: a second call goes on, and prints the table of all that is there. Samples
-are encoded once for all runs of a set; the runs read the encoded vectors, which changes nothing.
+are encoded once for all runs of a set; the runs read the encoded vectors, which changes nothing. --save NAME writes
+docs/results/NAME.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from saved import save, text
 from torch import nn
 
 import holdfast
@@ -39,6 +42,7 @@ SAMPLES = {"fashion-mini": None, "fashion-mnist": 12_000, "cifar10": None, "ocr-
 USUAL = ("fashion-mini", "fashion-mnist", "cifar10", "ocr-letters")
 CENTRALISED = "centralised"
 ENCODERS = {"cifar10": "pretrained"}  # of the others: scattering
+QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # seeds -> Student's 97.5 %
 METHODS = {"fedavg": "none", "feddig": "feddig"}
 
 
@@ -92,39 +96,29 @@ def final(curve: list[float]) -> float:
     return statistics.fmean(curve[-ROUNDS // 10 :])
 
 
-def table(out: Path, sets: list[str], clients: list[int], seeds: list[int]) -> list[str]:
-    """A line for each set and number of clients, of the seeds for which both methods have been run."""
-    lines = ["| set | clients | seeds | FedAvg | FedDig | difference (95 %) | rounds | gain |", "|---" * 8 + "|"]
+def cells(out: Path, sets: list[str], clients: list[int], seeds: list[int]) -> dict[tuple[str, str], list[float]]:
+    """A row for each set and number of clients for which both methods have been run with all seeds."""
+    found: dict[tuple[str, str], list[float]] = {}
     for name in sets:
         for count in clients:
-            found = {m: {s: read(out, name, count, m, "none", s) for s in seeds} for m in METHODS}
-            both = [s for s in seeds if all(found[m][s] for m in METHODS)]
-            if not both:
+            plain, digests = ([read(out, name, count, method, "none", seed) for seed in seeds] for method in METHODS)
+            if not all((*plain, *digests)):
                 continue
-            plain, digests = ([found[m][s] for s in both] for m in METHODS)
-            rounds = [[reached(c, 0.99 * final(p)) for c, p in zip(cs, plain, strict=True)] for cs in (plain, digests)]
             gaps = [100 * (final(d) - final(p)) for d, p in zip(digests, plain, strict=True)]
-            said = " | ".join(spread([100 * final(curve) for curve in curves]) for curves in (plain, digests))
-            means = [statistics.fmean(numbers) for numbers in rounds]
-            lines.append(
-                f"| {name} | {count} | {len(both)} | {said} | {interval(gaps)} | {means[0]:.1f} to {means[1]:.1f} | "
-                f"{means[0] / means[1]:.1f} |"
-            )
-    return lines
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
-
-
-def interval(values: list[float]) -> str:
-    """The mean and Student's 95 % interval."""
-    if len(values) < 2:
-        return f"{values[0]:+.1f}"
-    quantile = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}.get(len(values), 2.26)
-    half = quantile * statistics.stdev(values) / len(values) ** 0.5
-    mean = statistics.fmean(values)
-    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+            half = QUANTILE.get(len(gaps), math.inf) * statistics.stdev(gaps) / len(gaps) ** 0.5
+            rounds = [[reached(c, 0.99 * final(p)) for c, p in zip(cs, plain, strict=True)] for cs in (plain, digests)]
+            columns = {
+                "FedAvg": [100 * final(curve) for curve in plain],
+                "FedDig": [100 * final(curve) for curve in digests],
+                "difference": gaps,
+                "95 %, from": [statistics.fmean(gaps) - half],
+                "to": [statistics.fmean(gaps) + half],
+                "rounds, FedAvg": rounds[0],
+                "rounds, FedDig": rounds[1],
+                "gain": [statistics.fmean(rounds[0]) / statistics.fmean(rounds[1])],
+            }
+            found |= {(f"{name}, {count} clients", column): list(values) for column, values in columns.items()}
+    return found
 
 
 def file_of(out: Path, name: str, clients: int, method: str, scenario: str, seed: int) -> Path:
@@ -146,6 +140,7 @@ def main() -> None:
     parser.add_argument("--methods", default="fedavg,feddig", help="also: centralised")
     parser.add_argument("--scenario", default="none")
     parser.add_argument("--encoder", help="in place of the set's own")
+    parser.add_argument("--save", metavar="NAME")
     parser.add_argument("--model", default="features:512")
     told = parser.parse_args()
     torch.set_num_threads(1)
@@ -163,7 +158,11 @@ def main() -> None:
                     history = holdfast.run(experiment(task, count, method, told.scenario, seed, told.model))
                     path.write_text(json.dumps(history.accuracy))
                     print(path.stem, f"{100 * final(list(history.accuracy)):.1f}", flush=True)
-    print("\n".join(table(told.out, sets, clients, seeds)))
+    found = cells(told.out, sets, clients, seeds)
+    for row in dict.fromkeys(row for row, _ in found):
+        print(row, {column: text(values, 1) for (of, column), values in found.items() if of == row})
+    if told.save:
+        save(told.save, found, seeds, corner="set")
 
 
 if __name__ == "__main__":

@@ -90,8 +90,7 @@ image: dist
 
 # What of the package the quick tests reach.
 coverage: setup
-	$(BIN)/python -m coverage run --source holdfast -m pytest -m "not slow and not flower and not browser"
-	$(BIN)/python -m coverage report --skip-covered --sort cover
+	OMP_NUM_THREADS=1 $(BIN)/python -m slipcover --source holdfast --skip-covered -m pytest -n 2 -m "not slow and not flower and not browser"
 
 # docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes. Tables of saved results.
 reference: setup

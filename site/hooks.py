@@ -179,7 +179,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     for path in sorted((ROOT / "docs").rglob("*.md")):
         text = path.read_text()
-        first = re.search(r"^(?!#|---|[\w]+:|```|\||!|\*)(\S.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+        first = re.search(r"^(?!#|---|[\w]+:|```|\||!|\*|<)(\S.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
         where = path.relative_to(ROOT / "docs").with_suffix(".html")
         sentence = first[1].replace("\n", " ").split(". ")[0].rstrip(".") if first else ""
         lines.append(f"- [{title_of(text)}]({where}): {sentence}.")

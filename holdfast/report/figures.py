@@ -12,7 +12,7 @@ from holdfast.attacks.adversary import choose_hostile
 from holdfast.core.errors import HoldfastError
 from holdfast.report.payload import presence
 from holdfast.report.run_data import Story, same_measure
-from holdfast.report.words import colour_places, labels, situation
+from holdfast.report.words import circumstance, colour_places, labels, situation
 from holdfast.runs.history import History
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, the light ones darkened; as in static/page.css. Dashes
@@ -62,7 +62,8 @@ def save_figure(stories: Sequence[Story], path: Path) -> None:
     for column, scenario in enumerate(scenarios):
         here = [(n, s) for n, s in zip(names, stories, strict=True) if situation(s.experiment) == scenario]
         draw_metric(panels[0][column], here, colour_places(names), 100 if measure.is_share else 1)
-        panels[0][column].set_title(scenario, fontsize=10)
+        told = circumstance([story for _, story in here])
+        panels[0][column].set_title(told if scenario == "none" else f"{scenario}: {told}", fontsize=10, wrap=True)
         drawn.append(most_telling(here))
         draw_presence(panels[1][column], *drawn[-1])
     panels[0][0].set_ylabel(f"test {measure.words}" + (f", {measure.unit}" if measure.unit else ""))
@@ -127,6 +128,8 @@ def draw_presence(panel: Any, name: str, story: Story) -> None:
     panel.tick_params(labelleft=True)
     if experiment.names and len(clients) <= 40:
         panel.set_yticks(list(clients), [name[:24] for name in experiment.names], fontsize=7)
+    elif len(clients) <= 12:
+        panel.set_yticks(list(clients))
     else:
         panel.yaxis.get_major_locator().set_params(integer=True)
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from browser import browser, complaints, screen
+from browser import browser, complaints, screen, unspeakable
 from curious_helpers import Curious
 from engine_helpers import experiment
 
@@ -14,16 +14,17 @@ from holdfast.console.server import serve_console
 from holdfast.core.failures import LOG as FAILURES
 
 EVIL = "</p><script>document.title='got in'</script><img src=http://evil.example/x onerror=document.title='in'>"
-UNNAMED = """
-  const named = node => node.textContent.trim() || node.getAttribute("aria-label")
-    || node.closest("label")?.textContent.trim();
-  return [...document.querySelectorAll("button, a, summary, svg[role=img], section, input:not([type=hidden])")]
-    .filter(node => !named(node)).map(node => node.outerHTML);
-"""
 
 
 def text_of(driver: Any, selector: str) -> str:
     return str(driver.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
+
+
+def wait_for(driver: Any, selector: str, beginning: str) -> None:
+    until = time.monotonic() + 20
+    while not text_of(driver, selector).startswith(beginning):
+        assert time.monotonic() < until, text_of(driver, selector)
+        time.sleep(0.1)
 
 
 def test_somebody_approves_by_keyboard(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_somebody_approves_by_keyboard(tmp_path: Path) -> None:
         driver.get(address)
         assert driver.title == "(1) site-0 · Holdfast"
         assert driver.execute_script("return document.documentElement.scrollWidth") == 390  # nothing is cut off
-        assert driver.execute_script(UNNAMED) == []
+        assert unspeakable(driver) == []
 
         def press(*keys: str) -> None:
             for key in keys:
@@ -49,16 +50,13 @@ def test_somebody_approves_by_keyboard(tmp_path: Path) -> None:
             if driver.execute_script("return document.activeElement.form?.getAttribute('action')") == "approve":
                 break
         press("Dr. Meier", Keys.ENTER)
-        assert text_of(driver, "#said") == "Dr. Meier has approved it. It may be played."
+        wait_for(driver, "#said", "Dr. Meier has approved it. It may be played.")
         assert not asking.train().error
-        until = time.monotonic() + 20
-        while text_of(driver, "#news") != "Something has changed. Show it":  # said, not forced upon who reads
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_for(driver, "#news", "Something has changed. Show it")  # said, not forced upon who reads
         driver.find_element("css selector", "#news a").click()
         assert "approved by Dr. Meier" in text_of(driver, "#experiments ~ article")
         driver.find_element("css selector", "header input[name=by]").send_keys("Dr. Meier", Keys.ENTER)
-        assert text_of(driver, "h1").startswith("Paused by Dr. Meier")
+        wait_for(driver, "h1", "Paused by Dr. Meier")
         assert asking.train(round=1).error == "paused"
         assert driver.title == "site-0 · Holdfast"
         asked = driver.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")

@@ -192,7 +192,7 @@ def test_flower_understands_the_supernodes_of_the_pages_and_those_of_one_machine
     assert known("flower-supernode") >= {*here[0], *plain}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/real-sites.md", "examples/flower-quickstart/README.md"])
+@pytest.mark.parametrize("page", ["docs/real-sites.md", "examples/flower-quickstart/README.md"])
 def test_each_page_that_starts_a_superlink_says_all_that_flwr_needs(page: str) -> None:
     [words] = commands(page, "flower-superlink")
     assert "--disable-runtime-dependency-installation" in words

@@ -80,3 +80,31 @@ def inked(driver: Any, canvas: str) -> int:
       return new Set(points).size;
     """
     return int(driver.execute_script(script, canvas))
+
+
+ROLES = ("button", "link", "textbox", "checkbox", "combobox", "searchbox", "image", "figure", "region")
+
+
+def spoken(driver: Any) -> list[tuple[str, str, dict[str, Any]]]:
+    """What a screen reader is told: role, name and properties of each node of the browser's own accessibility tree."""
+    driver.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    return [
+        (
+            node["role"]["value"].lower(),
+            str(node.get("name", {}).get("value", "")).strip(),
+            {one["name"]: one["value"].get("value") for one in node.get("properties", [])},
+        )
+        for node in nodes
+        if not node.get("ignored")
+    ]
+
+
+def unspeakable(driver: Any) -> list[str]:
+    """What a screen reader could make nothing of: things without a name, headings that skip a level, no landmark."""
+    told = spoken(driver)
+    found = [role for role, name, _ in told if role in ROLES and not name]
+    levels = sorted({int(more["level"]) for role, _, more in told if role == "heading"})
+    found += [] if levels == list(range(1, len(levels) + 1)) else [f"headings {levels}"]
+    found += [] if sum(role == "main" for role, _, _ in told) == 1 else ["no main part"]
+    return found + ([] if any(more.get("live") == "polite" for _, _, more in told) else ["no live region"])

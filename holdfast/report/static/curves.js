@@ -5,7 +5,7 @@ const GROUP_COLOURS = ["--c0", "--c4", "--c1", "--c2", "--c3", "--c5"];
 // A plot whose axes are no rounds: draw(picture, x, y) puts the content in.
 function chart(label, range, titles, draw) {
   const holder = make("div", { class: "chart", role: "img", "aria-label": label });
-  const node = make("figure", { class: "half" }, holder);
+  const node = make("figure", { class: "half", role: "none" }, holder);
   node.draw = () => {
     const width = Math.max(240, holder.clientWidth), height = Math.round(Math.min(width * 0.82, 340));
     const edge = { left: 52, right: 14, top: 10, bottom: 40 };

@@ -53,7 +53,7 @@ function axisX(into, x, y, label) {
 function figure(id, label, height, tell) {
   const plot = make("div", { class: "plot", id, tabindex: "0", role: "img", "aria-label": label });
   plot.style.height = `${height}px`;
-  const over = svg("svg", { class: "over", width: "100%", height });
+  const over = svg("svg", { class: "over", "aria-hidden": "true", width: "100%", height });
   plot.append(over);
   let start = null;
   const x = () => scaleX(plot.clientWidth);
@@ -79,7 +79,7 @@ function figure(id, label, height, tell) {
   plot.addEventListener("dblclick", () => zoomTo(null));
   plot.addEventListener("blur", () => { hideTip(); moveCursor(null); });
   plot.addEventListener("keydown", event => walk(event, plot, tell));
-  return { node: make("figure", {}, plot), plot };
+  return { node: make("figure", { role: "none" }, plot), plot };
 }
 
 function walk(event, plot, tell) {

@@ -2,33 +2,36 @@
 
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
-                   witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike
-    3  harm        d < -lose; or d < lose, and for some c: d_c < -lose and fallen_c + d_c < -10 lose, fallen_c what c
-                   lost of late
-    4  replay      then the witnesses compare the average with that without member i, for each i: whose leaving out is
-                   better for the harmed classes, or for all, is blamed, at most half; by the jury's consensus, in
-                   which outlying words are bounded and those who contradict most are hardly believed
-    5  confirm     the round is done again without the most blamed one, two, three ... and all of them, by either order,
-                   each result compared as in 1 to 3; the best that does no harm is taken. If all harm the round is
-                   undone: the last good model stays. Those left out in the best count nothing for the next
-                   two rounds, after a second charge for four, then eight ...; as long a time of good conduct
-                   takes one charge back (reputation.py): so nobody has a part in more than every fifth round that
-                   harms, and each of these is undone
+                   witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike.
+                   e_c, e: their standard errors, from how far the witnesses' words lie apart: p(new) - p(good) of the
+                   same samples, so what differs between members is not in it
+    3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -2 e_c, fallen_c what c lost of
+                   late: gains count once, falls that are believed twice. worth < -lose is harm
+    4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if
+                   d > 2 e of that, at most half are. Witnesses count as far as their words go with the others'
+    5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
+                   worth is better than that of the round as it was, beyond 2 e, the fewest within one e of the best are
+                   taken, and 4 begins again without them as long as d < -lose. If nobody can be blamed any more and
+                   still d < -lose, the round is undone: the last good model stays. Those left out count nothing
+                   for the next two rounds, after a second charge for four, then eight ...; as long a time of good
+                   conduct takes one charge back (reputation.py): so nobody has a part in more than every fifth
+                   round that harms
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
     7  the last    round's model gives way to the last good one if d < -lose / 2: a strike at the end gains less still
 
 So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
-the median holder of each class; nor, while the others do not gain, a class more than ten times that: for classes most
-of whose holders tell the truth. Liars with as many honest witnesses who doubt can hold a round up: the model then stays
-at its best. Witnesses are the digests that are believed (FedDig), else all members that are there.
+the median holder of each class, where most holders tell the truth. A class may fall further where nobody can be blamed
+for it: honest members trade classes for each other, and a class whose holders are left out is forgotten. Liars with as
+many honest witnesses who doubt can hold a round up: the model then stays at its best. Witnesses are the digests that
+are believed (FedDig), else all members that are there.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +42,7 @@ from holdfast.core.tensors import unflat
 from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement
-from holdfast.trust.consensus import agreement, consensus
+from holdfast.trust.consensus import Values, agreement, weighted_median
 from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, Scores, class_scores
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
@@ -47,7 +50,7 @@ from holdfast.trust.robust.merging import stacked
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 Words = Mapping[int, Scores]  # witness -> model -> class -> score
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
-CLASS = 10  # x lose: what the median holder of one class may lose
+BEYOND = 2.0  # standard errors: a change within them is not believed
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,20 @@ class Found:
     """What the witnesses say of one model beside another."""
 
     classes: Mapping[str, float]  # d_c of each class that is judged
+    errors: Mapping[str, float]  # e_c
+    error: float  # e
     witnesses: int
 
     @property
     def change(self) -> float:
         return statistics.fmean(self.classes.values())
 
-    def harmed(self, lose: float, fallen: Mapping[str, float]) -> list[str]:
-        """The classes that lost too much, all that lost if it is the mean that did; empty if the round does no harm."""
-        if self.change >= lose:  # a class may be traded for the others, early in training above all
-            return []
-        ruined = [
-            c for c, change in self.classes.items() if change < -lose and fallen.get(c, 0.0) + change < -CLASS * lose
-        ]
-        return ruined or ([c for c, change in self.classes.items() if change < 0] if self.change < -lose else [])
+    def falls(self, fallen: Mapping[str, float]) -> dict[str, float]:
+        """The classes that fell beyond their error: by how much, with what they lost of late."""
+        return {c: fallen.get(c, 0.0) + d for c, d in self.classes.items() if d < -BEYOND * self.errors[c]}
+
+    def worth(self, fallen: Mapping[str, float]) -> float:
+        return self.change + sum(self.falls(fallen).values()) / len(self.classes)
 
     def __str__(self) -> str:
         worst = min(self.classes, key=lambda c: self.classes[c])
@@ -84,31 +87,30 @@ def hold(
     if not good.model:
         return Good(after.model, after.buffers, {}).kept_in(after), judged
     first = compare(panel.ask(PANEL, good.beside({NEW: after})), NEW, GOOD)
-    harmed = first.harmed(lose, good.fallen) if first else []
-    if first is None or not harmed:
+    if first is None or first.worth(good.fallen) >= -lose:
         last = before.round + 1 == panel.hearing.context.rounds
         if first is not None and last and first.change < -lose / 2:
             judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({first})"])
             after = replace(after, model=good.model, buffers=good.buffers)
         return good.or_new(after, first).kept_in(after), panel.billed(judged)
-    note = f"the round harmed ({first}) and was undone"
-    words = panel.ask(REPLAY, left_out(before, judged))
-    tries = replayed(judged, [blamed(words, harmed), blamed(words, first.classes)], good, panel, again)
-    passed = [one for one in tries if not one.found.harmed(lose, good.fallen)]
-    if passed:
-        best = max(passed, key=lambda one: one.found.change)
+    whole = Try((), judged, after, first)
+    best = fewer(whole, before, good, panel, again)
+    while best is not whole and best.found.change < -lose:
+        whole, best = best, fewer(best, before, good, panel, again)
+    note = f"the round harmed ({first})"
+    if best.culprits:
         names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
-        note += f"; it was done again without {names} ({best.found})"
-        judged = replace(best.judged, notes=[*judged.notes, note])
+        note += f" and was undone; it was done again without {names} ({best.found})"
+    if best.found.change >= -lose:
+        notes = [*judged.notes, note] if best.culprits else judged.notes
         after = replace(best.after, trust=charge(best.after.trust, best.culprits))
-        return good.or_new(after, best.found).kept_in(after), panel.billed(judged)
-    nearest = max(tries, key=lambda one: one.found.change, default=None)
-    trust = charge(after.trust, nearest.culprits if nearest else ())
+        return good.or_new(after, best.found).kept_in(after), panel.billed(replace(best.judged, notes=notes))
     after = replace(
-        before, model=good.model, buffers=good.buffers, trust=trust, digests=after.digests, claims=after.claims,
-        absence=after.absence,
+        before, model=good.model, buffers=good.buffers, trust=charge(after.trust, best.culprits),
+        digests=after.digests, claims=after.claims, absence=after.absence,
     )  # fmt: skip
-    judged = replace(judged, notes=[*judged.notes, f"{note}: the last good model stays"])
+    end = ", which harmed too" if best.culprits else " and was undone"
+    judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
     return good.kept_in(after), panel.billed(judged)
 
 
@@ -122,18 +124,26 @@ class Try:
     found: Found
 
 
-def replayed(
-    judged: Judgement, orders: Sequence[Sequence[int]], good: Good, panel: WitnessPanel, again: Again
-) -> list[Try]:
-    """Step 5: the round without the most blamed one, two, three ... and all who are blamed; all asked of at once."""
-    sets = list(dict.fromkeys(tuple(sorted(order[:count])) for order in orders for count in numbers(len(order))))
-    fewer = {str(place): without(judged, culprits) for place, culprits in enumerate(sets)}
-    made = {name: (one, again(one)) for name, one in fewer.items() if one is not None}
+def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Again) -> Try:
+    """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
+    order = blamed(panel.ask(REPLAY, left_out(before, whole.judged)))
+    sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
+    judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
+    made = {name: (one, again(one)) for name, one in judged.items() if one is not None}
     if not made:
-        return []
-    words = panel.ask(CONFIRM, good.beside({name: after for name, (_, after) in made.items()}))
-    found = {name: compare(words, name, GOOD) for name in made}
-    return [Try(sets[int(name)], *made[name], one) for name, one in found.items() if one is not None]
+        return whole
+    words = panel.ask(CONFIRM, good.beside({name: after for name, (_, after) in made.items()} | {NEW: whole.after}))
+    gains, errors, tries = {}, {}, {}
+    for name, (one, after) in made.items():
+        first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
+        if first is not None and found is not None and beside is not None:
+            gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
+            tries[name] = Try([*whole.culprits, *sets[name]], one, after, found)
+    better = [name for name in tries if gains[name] > BEYOND * errors[name]]
+    if not better:
+        return whole
+    best = max(better, key=lambda name: gains[name])
+    return tries[min((name for name in better if gains[name] >= gains[best] - errors[best]), key=int)]
 
 
 def numbers(most: int) -> list[int]:
@@ -224,20 +234,38 @@ def sound(scores: Scores, names: Sequence[str]) -> bool:
     )
 
 
-def compare(words: Words, one: str, other: str) -> Found | None:
-    """Steps 1 and 2; None where no class can be judged.
+def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | None = None) -> Found | None:
+    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, one each if left out.
 
     >>> low, high = {"0": 0.5, "1": 0.5}, {"0": 0.75, "1": 0.5}
     >>> words = {0: {"new": low, "good": high}, 1: {"new": low, "good": high}, 2: {"new": high, "good": low}}
-    >>> compare(words, "new", "good")
-    Found(classes={'0': -0.25, '1': 0.0}, witnesses=3)
+    >>> compare(words, "new", "good").classes
+    {'0': -0.25, '1': 0.0}
     """
-    changes: dict[str, list[float]] = {}
-    for told in words.values():
-        for c in told[one]:
-            changes.setdefault(c, []).append(told[one][c] - told[other][c])
-    judged = {c: statistics.median(changes[c]) for c in sorted(changes) if 3 * len(changes[c]) > len(words)}
-    return Found(judged, len(words)) if judged else None
+    weights = np.array([1.0 if belief is None else belief[witness] for witness in words])
+    heard = [told for told, weight in zip(words.values(), weights, strict=True) if weight > 0]
+    holders = Counter(c for told in heard for c in told[one])
+    judged = sorted(c for c, count in holders.items() if 3 * count > len(heard))
+    if not judged:
+        return None
+    values = np.array([[told[one].get(c, np.nan) - told[other].get(c, np.nan) for c in judged] for told in heard])
+    weights, said = weights[weights > 0], ~np.isnan(values)
+    middle = (weighted_median(values, weights) - weighted_median(-values, weights)) / 2
+    away = values - middle
+    errors = error_of_median(away[said], said.sum(0))
+    means = np.nanmean(away[said.any(1)], 1)
+    error = float(error_of_median(means, np.array(len(means))))
+    classes, each = (dict(zip(judged, row.tolist(), strict=True)) for row in (middle, errors))
+    return Found(classes, each, error, len(words))
+
+
+def error_of_median(away: Values, of: Values) -> Values:
+    """The standard error of a median of n values, whatever their distribution, from how far values lie from theirs.
+
+    (q(1/2 + r) - q(1/2 - r)) / 2,    q the quantiles, r = 1 / (2 sqrt(n)): how far the rank of a median strays
+    """
+    stray = 0.5 / np.sqrt(of)
+    return np.asarray(np.quantile(away, 0.5 + stray) - np.quantile(away, 0.5 - stray)) / 2
 
 
 def left_out(before: State, judged: Judgement) -> PanelRequest:
@@ -255,18 +283,30 @@ def left_out(before: State, judged: Judgement) -> PanelRequest:
     return PanelRequest(packed, {f"{name}/{n}": tensor for name in shifts for n, tensor in before.buffers.items()})
 
 
-def blamed(words: Words, harmed: Collection[str]) -> list[int]:
-    """Without whom the classes do better, the most blamed first, at most half; nobody testifies of itself, and who says
-    otherwise than most is believed less."""
+def blamed(words: Words) -> list[int]:
+    """Step 4: whom it is better to leave out, the most blamed first, at most half."""
     clients = sorted({int(name) for told in words.values() for name in told if name != ALL})
-    gains = []
-    for witness, told in words.items():
-        held = [c for c in told[ALL] if c in harmed]
-        change = {i: [told[str(i)][c] - told[ALL][c] for c in held] for i in clients if i != witness}
-        gains.append([statistics.fmean(change[i]) if change.get(i) else math.nan for i in clients])
-    values = np.array(gains).reshape(len(words), len(clients))
-    mean = dict(zip(clients, consensus(values, agreement(values, np.ones(len(values)))).tolist(), strict=True))
-    return sorted((i for i in clients if mean[i] > 0), key=lambda i: -mean[i])[: len(clients) // 2]
+    belief = believed(words, clients)
+    gains = {}
+    for i in clients:
+        found = compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief)
+        if found is not None and found.change > BEYOND * found.error:
+            gains[i] = found.change
+    return sorted(gains, key=lambda i: -gains[i])[: len(clients) // 2]
+
+
+def believed(words: Words, clients: Sequence[int]) -> dict[int, float]:
+    """How far each witness's words go with the others', on the mean of what it holds; nobody testifies of itself."""
+    values = np.array(
+        [
+            [
+                np.nan if i == witness else statistics.fmean(told[str(i)][c] - told[ALL][c] for c in told[ALL])
+                for i in clients
+            ]
+            for witness, told in words.items()
+        ]
+    ).reshape(len(words), len(clients))
+    return dict(zip(words, agreement(values, np.ones(len(values))).tolist(), strict=True))
 
 
 def without(judged: Judgement, culprits: Sequence[int]) -> Judgement | None:

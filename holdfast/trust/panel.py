@@ -137,4 +137,4 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
 
 PANEL = register(Panel("panel", (NEW, GOOD)))
 REPLAY = register(Panel("replay", (ALL,), counted=True))
-CONFIRM = register(Panel("confirm", (GOOD,), counted=True))
+CONFIRM = register(Panel("confirm", (NEW, GOOD), counted=True))

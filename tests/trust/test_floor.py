@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from holdfast.play import run
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import panel
 from holdfast.trust.base import judgement
-from holdfast.trust.floor import Found, Good, blamed, compare, hold, left_out, sound, without
+from holdfast.trust.floor import Found, Good, blamed, compare, error_of_median, hold, left_out, sound, without
 from holdfast.trust.panel import PANEL, REPLAY, PanelRequest, class_scores
 from holdfast.trust.reputation import charge, first_memory, remember, standing
 
@@ -34,15 +35,34 @@ def test_a_class_is_judged_by_the_median_of_its_holders_if_they_are_more_than_a_
     assert compare({}, "new", "good") is None
 
 
-def test_harm_is_a_loss_of_the_mean_or_of_one_class_over_rounds() -> None:
-    found = Found({"0": -0.15, "1": 0.15}, 3)
-    assert found.harmed(0.02, {}) == []
-    assert found.harmed(0.02, {"0": -0.06}) == ["0"]
-    assert found.harmed(0.01, {}) == ["0"]
-    assert Found({"0": -0.015, "1": 0.0}, 3).harmed(0.02, {"0": -0.5}) == []  # fell in an earlier round
-    assert Found({"0": -0.5, "1": 0.6}, 3).harmed(0.02, {}) == []  # traded for another
-    assert Found({"0": -0.15, "1": 0.05}, 3).harmed(0.02, {}) == ["0"]
-    assert Found({"0": -0.03, "1": -0.02}, 3).harmed(0.02, {}) == ["0", "1"]
+def found(*changes: float, errors: float = 0.0) -> Found:
+    classes = {str(c): change for c, change in enumerate(changes)}
+    return Found(classes, dict.fromkeys(classes, errors), errors, 3)
+
+
+def test_falls_count_twice_with_what_a_class_lost_of_late_if_they_are_beyond_their_error() -> None:
+    assert found(-0.15, 0.05).worth({}) == pytest.approx(-0.05 - 0.075)
+    assert found(-0.15, 0.05).worth({"0": -0.1, "1": -0.5}) == pytest.approx(-0.05 - 0.125)
+    assert found(-0.15, 0.05, errors=0.1).worth({"0": -0.1}) == pytest.approx(-0.05)  # nobody can tell
+
+
+def test_the_error_of_a_median_is_that_of_drawn_ones() -> None:
+    draws = torch.randn((4000, 15), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for values in (draws, draws**3, draws.sign() + draws / 4):  # bell, heavy tails, two camps
+        low, high = np.quantile(values.median(1).values.numpy(), [0.16, 0.84])
+        assert float(error_of_median(values.flatten().numpy(), np.array(15))) == pytest.approx(
+            (high - low) / 2, rel=0.2
+        )
+
+
+def test_a_witness_that_is_not_believed_does_not_count() -> None:
+    changes = {0: (-0.3, 0.0), 1: (-0.1, 0.1), 2: (0.1, 0.2)}
+    words = {j: {"new": {"a": 0.5 + a, "b": 0.5 + b}, "good": {"a": 0.5, "b": 0.5}} for j, (a, b) in changes.items()}
+    told, other = compare(words, "new", "good"), compare(words, "new", "good", {0: 1.0, 1: 1.0, 2: 0.0})
+    assert told is not None
+    assert other is not None
+    assert told.classes == pytest.approx({"a": -0.1, "b": 0.1})
+    assert other.classes == pytest.approx({"a": -0.2, "b": 0.05})
 
 
 def test_the_average_without_each_member() -> None:
@@ -55,14 +75,22 @@ def test_the_average_without_each_member() -> None:
 
 
 def test_who_is_blamed_does_not_testify_and_at_most_half_are_left_out() -> None:
-    told = {"all": {"0": 0.5, "1": 0.5}, "3": {"0": 0.9, "1": 0.5}, "5": {"0": 0.4, "1": 0.9}, "7": {"0": 0.6, "1": 0}}
-    words = {3: {**told, "3": {"0": 0.0, "1": 0.0}}, 5: told, 7: told}
-    assert blamed(words, ["0"]) == [3]  # 7 as well, by less: one of three is at most half
-    assert blamed(words, ["1"]) == [5]
-    assert blamed({}, ["0"]) == []
+    told = {"all": {"0": 0.5}, "3": {"0": 0.9}, "5": {"0": 0.4}, "7": {"0": 0.6}}
+    words = {3: {**told, "3": {"0": 0.0}}, 5: told, 7: told}
+    assert blamed(words) == [3]  # 7 as well, by less: one of three is at most half
+    assert blamed({}) == []
     honest = {"all": {"0": 0.5}, **{str(i): {"0": 0.4 + i / 20} for i in range(5)}}  # 3 and 4 do harm
     liar = {"all": {"0": 0.5}, **{str(i): {"0": 1.0 if i < 3 else 0.0} for i in range(5)}}
-    assert blamed(dict.fromkeys(range(5, 8), honest) | dict.fromkeys((8, 9), liar), ["0"]) == [4, 3]
+    assert blamed(dict.fromkeys(range(5, 8), honest) | dict.fromkeys((8, 9), liar)) == [4, 3]
+
+
+def test_nobody_is_blamed_within_the_error() -> None:
+    """Without member 0 the class is better at five witnesses, and as much worse at four: the median is above zero."""
+    words = {j: {"all": {"c": 0.5}, "0": {"c": 0.6 if j < 6 else 0.4}, "1": {"c": 0.6}} for j in range(1, 10)}
+    assert blamed(words) == [1]
+
+
+def test_a_judgement_without_some() -> None:
     updates = [Update(i, {"w": torch.ones(2)}, 1, 1) for i in (3, 5, 7)]
     fewer = without(judgement(updates, [1, 1, 2], {}), [3])
     assert fewer is not None
@@ -119,8 +147,8 @@ def test_a_second_charge_counts_twice_as_long_and_good_conduct_takes_one_back() 
 
 def test_the_good_model_moves_up_only_and_what_classes_lost_fades() -> None:
     good = Good({"w": torch.zeros(2)}, {}, {"0": -0.1})
-    assert good.or_new(STATE, Found({"0": -0.3, "1": 0.1}, 3)) is good
-    new = good.or_new(STATE, Found({"0": -0.1, "1": 0.2}, 3))
+    assert good.or_new(STATE, found(-0.3, 0.1)) is good
+    new = good.or_new(STATE, found(-0.1, 0.2))
     assert new.model is STATE.model
     assert new.fallen == pytest.approx({"0": -0.2, "1": 0.0})
     kept = Good.of(new.kept_in(STATE))

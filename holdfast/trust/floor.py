@@ -3,14 +3,15 @@
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
                    witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike.
-                   e_c, e: their standard errors, from how far the witnesses' words lie apart: p(new) - p(good) of the
-                   same samples, so what differs between members is not in it
-    3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -2 e_c, fallen_c what c lost of
+                   e_c, e: their errors, 2 sqrt((n - 1) / (n - 3)) standard errors at n witnesses, from how far their
+                   words lie apart; p(new) - p(good) is of the same samples, so what differs between members is not
+                   in it. Of three witnesses no change is believed
+    3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
                    late: gains count once, falls that are believed twice. worth < -lose is harm
-    4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if
-                   d > 2 e of that, at most half are. Witnesses count as far as their words go with the others'
+    4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
+                   of that, at most half are. Witnesses count as far as their words go with the others'
     5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
-                   worth is better than that of the round as it was, beyond 2 e, the fewest within one e of the best are
+                   worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken, and 4 begins again without them as long as d < -lose. If nobody can be blamed any more and
                    still d < -lose, the round is undone: the last good model stays. Those left out count nothing
                    for the next two rounds, after a second charge for four, then eight ...; as long a time of good
@@ -29,6 +30,7 @@ are believed (FedDig), else all members that are there.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +52,7 @@ from holdfast.trust.robust.merging import stacked
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 Words = Mapping[int, Scores]  # witness -> model -> class -> score
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
-BEYOND = 2.0  # standard errors: a change within them is not believed
+BEYOND = 2.0  # standard errors, of many witnesses: a change within them is not believed
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Found:
 
     def falls(self, fallen: Mapping[str, float]) -> dict[str, float]:
         """The classes that fell beyond their error: by how much, with what they lost of late."""
-        return {c: fallen.get(c, 0.0) + d for c, d in self.classes.items() if d < -BEYOND * self.errors[c]}
+        return {c: fallen.get(c, 0.0) + d for c, d in self.classes.items() if d < -self.errors[c]}
 
     def worth(self, fallen: Mapping[str, float]) -> float:
         return self.change + sum(self.falls(fallen).values()) / len(self.classes)
@@ -139,7 +141,7 @@ def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Aga
         if first is not None and found is not None and beside is not None:
             gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
             tries[name] = Try([*whole.culprits, *sets[name]], one, after, found)
-    better = [name for name in tries if gains[name] > BEYOND * errors[name]]
+    better = [name for name in tries if gains[name] > errors[name]]
     if not better:
         return whole
     best = max(better, key=lambda name: gains[name])
@@ -252,11 +254,21 @@ def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | No
     weights, said = weights[weights > 0], ~np.isnan(values)
     middle = (weighted_median(values, weights) - weighted_median(-values, weights)) / 2
     away = values - middle
-    errors = error_of_median(away[said], said.sum(0))
     means = np.nanmean(away[said.any(1)], 1)
-    error = float(error_of_median(means, np.array(len(means))))
+    beyond = believed_beyond(len(heard))
+    errors = beyond * error_of_median(away[said], said.sum(0))
+    error = beyond * float(error_of_median(means, np.array(len(means))))
     classes, each = (dict(zip(judged, row.tolist(), strict=True)) for row in (middle, errors))
     return Found(classes, each, error, len(words))
+
+
+def believed_beyond(witnesses: int) -> float:
+    """How many standard errors: two, and more where few witnesses tell them (deviation of Student's t, n - 1 degrees).
+
+    >>> [round(believed_beyond(n), 1) for n in (3, 4, 5, 20)]
+    [inf, 3.5, 2.8, 2.1]
+    """
+    return BEYOND * math.sqrt((witnesses - 1) / (witnesses - 3)) if witnesses > 3 else math.inf
 
 
 def error_of_median(away: Values, of: Values) -> Values:
@@ -265,7 +277,8 @@ def error_of_median(away: Values, of: Values) -> Values:
     (q(1/2 + r) - q(1/2 - r)) / 2,    q the quantiles, r = 1 / (2 sqrt(n)): how far the rank of a median strays
     """
     stray = 0.5 / np.sqrt(of)
-    return np.asarray(np.quantile(away, 0.5 + stray) - np.quantile(away, 0.5 - stray)) / 2
+    half = np.asarray(np.quantile(away, 0.5 + stray) - np.quantile(away, 0.5 - stray)) / 2
+    return np.maximum(half, np.finfo(np.float64).eps)  # rounding alone
 
 
 def left_out(before: State, judged: Judgement) -> PanelRequest:
@@ -290,7 +303,7 @@ def blamed(words: Words) -> list[int]:
     gains = {}
     for i in clients:
         found = compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief)
-        if found is not None and found.change > BEYOND * found.error:
+        if found is not None and found.change > found.error:
             gains[i] = found.change
     return sorted(gains, key=lambda i: -gains[i])[: len(clients) // 2]
 

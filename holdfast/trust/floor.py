@@ -12,11 +12,11 @@
                    of that, at most half are. Witnesses count as far as their words go with the others'
     5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
-                   taken, and 4 begins again without them as long as d < -lose. If nobody can be blamed any more and
-                   still d < -lose, the round is undone: the last good model stays. Those left out count nothing
-                   for the next two rounds, after a second charge for four, then eight ...; as long a time of good
-                   conduct takes one charge back (reputation.py): so nobody has a part in more than every fifth
-                   round that harms
+                   taken, and 4 begins again without them as long as d < -max(lose, e). If nobody can be blamed any
+                   more and that is still so, the round is undone: the last good model stays. Those left out count
+                   nothing for the next two rounds, after a second charge for four, then eight ...; as long a time
+                   of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
+                   fifth round that harms
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
     7  the last    round's model gives way to the last good one if d < -lose / 2: a strike at the end gains less still
@@ -75,6 +75,9 @@ class Found:
     def worth(self, fallen: Mapping[str, float]) -> float:
         return self.change + sum(self.falls(fallen).values()) / len(self.classes)
 
+    def lost(self, lose: float) -> bool:
+        return self.change < -max(lose, self.error)
+
     def __str__(self) -> str:
         worst = min(self.classes, key=lambda c: self.classes[c])
         least = f"class {worst} {100 * self.classes[worst]:+.1f}"
@@ -97,13 +100,13 @@ def hold(
         return good.or_new(after, first).kept_in(after), panel.billed(judged)
     whole = Try((), judged, after, first)
     best = fewer(whole, before, good, panel, again)
-    while best is not whole and best.found.change < -lose:
+    while best is not whole and best.found.lost(lose):
         whole, best = best, fewer(best, before, good, panel, again)
     note = f"the round harmed ({first})"
     if best.culprits:
         names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
         note += f" and was undone; it was done again without {names} ({best.found})"
-    if best.found.change >= -lose:
+    if not best.found.lost(lose):
         notes = [*judged.notes, note] if best.culprits else judged.notes
         after = replace(best.after, trust=charge(best.after.trust, best.culprits))
         return good.or_new(after, best.found).kept_in(after), panel.billed(replace(best.judged, notes=notes))

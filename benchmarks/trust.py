@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from saved import save
 from torch import Tensor
 
 from holdfast.cli.comparing import split_choices
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another key of the experiment")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/trust.jsonl"))
+    parser.add_argument("--save", metavar="NAME", help="keep the table as docs/results/NAME.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -115,6 +117,7 @@ def main() -> None:
         there = {json.dumps(line["settings"]): line for line in map(json.loads, options.out.open())}
     clean: dict[int, float] = {}
     group: list[dict[str, Any]] = []
+    cells: dict[tuple[str, str], list[float]] = {}
     seeds = len(options.seed.split(","))
     for settings in runs(options):
         line = there.get(json.dumps(settings))
@@ -126,7 +129,21 @@ def main() -> None:
         group.append(line)
         if len(group) == seeds:
             report(group, clean)
+            cells |= cells_of(group)
             group = []
+    if options.save:
+        save(options.save, cells, [int(seed) for seed in options.seed.split(",")])
+
+
+def cells_of(lines: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
+    """Accuracy, the hostile members' share of the weight, and stamped images that become the target, in %."""
+    rule, attack = (lines[0]["settings"][key] for key in ("trust", "attack"))
+    found = {(rule, attack): [line["accuracy"] for line in lines]}
+    if lines[0]["backdoor"] is not None:
+        found[rule, f"{attack}: becomes the target"] = [100 * line["backdoor"] for line in lines]
+    if lines[0]["attacker_weight"] is not None:
+        found[rule, f"{attack}: their weight"] = [100 * line["attacker_weight"] for line in lines]
+    return found
 
 
 def report(lines: list[dict[str, Any]], clean: dict[int, float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from saved import DOCS, MADE, made_anew, save
+from saved import DOCS, MADE, keep, made_anew, save
 from warm import call
 
 from holdfast.cli.checking import KINDS
@@ -91,6 +92,28 @@ def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch
     assert "| a | 81.0 ± 1.4 |\n| b | 7.0 |\n" in made
     assert "`python two.py`, seeds 0 and 1; Holdfast" in made
     assert "typed" not in made
+    some = made_anew("<!-- ../results/two.json: b -->\n<!-- end -->\n")
+    assert "| b | 7.0 |" in some
+    assert "| a |" not in some
+    # A tournament: a table for each task, and the means over the scenarios in which somebody is away, seed by seed.
+    cells = [("a", "x, none", [9, 9]), ("a", "x, group", [1, 2]), ("a", "x, markov", [3, 4]), ("a", "y, group", [6, 6])]
+    played = [{"row": row, "column": column, "values": values} for row, column, values in cells]
+    found = {"ranks": {"a": [1.5, 1, 2]}, "seeds": [0, 1], "cells": played, "of_those_away": played[1:2]}
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    kept = json.loads(keep("cup", tmp_path, "holdfast").read_text())["rows"]["a"]
+    assert kept == {
+        "mean rank": [1.5],
+        "95 %: from": [1],
+        "to": [2],
+        "x": [2, 3],
+        "y": [6, 6],
+        "mean of these": [4, 4.5],
+    }
+    assert sorted(path.name for path in (tmp_path / "results").glob("cup-*")) == [
+        "cup-x-away.json",
+        "cup-x.json",
+        "cup-y.json",
+    ]
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

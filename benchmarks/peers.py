@@ -1,6 +1,6 @@
 """A round of the same work beside the peers: seconds of processor time and by the clock, in turns.
 
-    python benchmarks/peers.py [flower fluke fedlab pfl] [--turns 5] [--clients 20] [--images 1200] [--threads 2]
+    python benchmarks/peers.py [flower fluke fedlab pfl fedjax] [--turns 5] [--clients 20] [--images 1200] [--threads 2]
 
 Each peer has an environment of its own under build/peers, which takes torch from this one, and an adapter in
 benchmarks/beside. All train the same network (conv 32, conv 64, fc 128) on pictures of the same shape, one epoch of SGD
@@ -35,6 +35,19 @@ NEEDS = {  # without their dependencies: those that a round needs are named here
     ],
     "fedlab": ["fedlab==1.3.0", "munch"],
     "pfl": ["pfl==0.6.0", "multiprocess==0.70.18", "dill"],
+    "fedjax": [
+        "fedjax==0.0.17",
+        "jax==0.10.2",
+        "jaxlib==0.10.2",
+        "dm-haiku==0.0.17",
+        "optax==0.2.8",
+        "absl-py",
+        "jmp",
+        "ml_dtypes",
+        "msgpack",
+        "opt_einsum",
+        "tabulate",
+    ],
 }
 OURS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "channels-last": ("float32", "channels-last"),
         "both": ("bfloat16", "channels-last")}  # fmt: skip

@@ -73,12 +73,15 @@ class FedDig(ReleaseOptions, AbsencePolicy):
 
     needs_features: ClassVar[bool] = True
     server_epochs: int = 1  # of each server step but the first; 0: no server step
+    server_batch: int = 1  # times the clients' batch and lr, in server steps without new digests: as many steps fewer
     literal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_epochs < 0:
             raise ValueError("server_epochs must not be negative.")
+        if self.server_batch < 1:
+            raise ValueError("server_batch must be at least 1.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
 
@@ -273,7 +276,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         samples, learning = Samples((features,), labels), context.learning_in(state.round)
         if share and not self.printed:
             share *= warm_epochs(whole, samples, learning, TaskLoss(bench.loss), context.seed) / WARM
-        learning = server_learning(learning, self.server_epochs, share, self.printed, self.mode == "moments")
+        drawn = self.mode == "moments"
+        learning = server_learning(learning, self.server_epochs, share, self.printed, drawn, self.server_batch)
         batches = rng(context.seed, state.round, -1, "server step")
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)

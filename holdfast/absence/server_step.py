@@ -23,14 +23,20 @@ GENTLE = 0.3  # of the clients' learning rate, for samples drawn from moments: t
 
 
 def server_learning(
-    learning: Learning, epochs: int, new: float, printed: bool = False, drawn: bool = False
+    learning: Learning, epochs: int, new: float, printed: bool = False, drawn: bool = False, times: int = 1
 ) -> Learning:
     """How the server step learns, from how the clients do in this round.
 
-    new: the share of records new to it; drawn: whether it learns from samples drawn from moments.
+    new: the share of records new to it; drawn: whether it learns from samples drawn from moments; times: how many of
+    the clients' batches are one of its own, where nothing is new, at as many times their learning rate.
+
+    >>> [(one.lr, one.batch_size) for new in (0.0, 0.5) for one in [server_learning(Learning(), 1, new, times=2)]]
+    [(0.1, 64), (0.05, 32)]
     """
     lr = learning.lr * (GENTLE if drawn and not new and not printed else 1)
-    return replace(learning, local_steps=None, lr=lr, epochs=epochs if printed else max(epochs, round(WARM * new)))
+    times = 1 if new else times
+    epochs = epochs if printed else max(epochs, round(WARM * new))
+    return replace(learning, local_steps=None, lr=times * lr, epochs=epochs, batch_size=times * learning.batch_size)
 
 
 def warm_epochs(model: nn.Module, samples: Samples, learning: Learning, objective: Objective, seed: int) -> int:

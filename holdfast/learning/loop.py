@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -63,7 +63,7 @@ def train(
                 if correction is not None:
                     correct(weights, correction)
                 if course is not None:
-                    now = replace(learning, lr=learning.lr * course(steps / last))
+                    now = learning.at(learning.lr * course(steps / last))
                 descend(weights, states, now)
                 seen += len(index)
                 steps += 1

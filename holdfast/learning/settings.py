@@ -6,6 +6,7 @@ SGD      v <- momentum v + g,  w <- w - lr v                                  (t
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -111,6 +112,16 @@ class Learning:
             return self
         _, factor, *decay = self.group_of(name)
         return replace(self, lr=self.lr * factor, weight_decay=self.weight_decay * (decay[0] if decay else 1.0))
+
+    def at(self, lr: float) -> Learning:
+        """The same at another learning rate; a step's own, so without what `replace` costs.
+
+        >>> Learning(lr=0.5, momentum=0.25).at(0.125) == Learning(lr=0.125, momentum=0.25)
+        True
+        """
+        now = copy(self)
+        object.__setattr__(now, "lr", lr)
+        return now
 
     def steps(self, samples: int, poisson: bool = False) -> int:
         """The steps of one round on so many samples; a last sample all alone joins the batch before it.

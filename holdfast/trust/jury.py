@@ -20,6 +20,9 @@
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
                    has lost half of its standing, and its digest is contradicted
+    10 no quorum   where fewer than three witnesses, or at most half of those heard, can tell, nothing is learnt of
+                   anybody, and the weights are those of nearest-neighbour mixing and the geometric median for
+                   f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023)
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -62,8 +65,10 @@ from holdfast.trust.reputation import (
     opposes,
     remember,
     standing,
+    who_tell,
     why,
 )
+from holdfast.trust.robust.aggregates import geometric_median, nearest_neighbour_mixing, through
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers
 
@@ -142,7 +147,8 @@ class Jury(Trust):
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
         memory = blame(state.trust, reports.innocence, clients, forgiven)
         memory = self.remember(reports.told, clients, testers, memory)
-        weights = self.weights_of(masses, memory, clients)
+        lacking = lacks_quorum(reports.told)
+        weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
         memory = compare_with_others(memory, rows, weights, clients, acting, self.slow)
         called = hearing.context.called
@@ -152,7 +158,12 @@ class Jury(Trust):
             credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
             suspects=self.suspects(memory, clients) if hearing.context.clients >= ENOUGH else {},
             doubted=self.doubted(memory, clients) if hearing.context.clients >= ENOUGH else {},
-            notes=[*reports.notes, *said_of(near, clients, called), *hardly_believed(reports.told, memory, called)],
+            notes=[
+                *reports.notes,
+                *lacking,
+                *said_of(near, clients, called),
+                *hardly_believed(reports.told, memory, called),
+            ],
             bytes_up=reports.bytes_up,
             bytes_down=reports.bytes_down,
         )
@@ -248,6 +259,27 @@ class Jury(Trust):
 
     def excludes(self, memory: Tensors, client: int) -> bool:
         return 0 < self.exclude <= int(memory["doubts"][client]) and opposes(memory, client)
+
+
+def lacks_quorum(told: Told) -> list[str]:
+    """Step 10: what is said where too few witnesses can tell.
+
+    >>> lacks_quorum({0: {1: 0.5, 2: 0.5}, 1: {0: 0.9, 2: 0.2}, 2: {0: 0.5, 1: 0.5}})
+    ['no quorum: 1 of 3 witnesses can tell who helps; the updates are weighed by nnm:geomedian']
+    >>> lacks_quorum({i: {5: 0.4} for i in range(3)})
+    []
+    """
+    tell = len(who_tell(told))
+    if tell >= 3 and 2 * tell > len(told):
+        return []
+    return [f"no quorum: {tell} of {len(told)} witnesses can tell who helps; the updates are weighed by nnm:geomedian"]
+
+
+def mixed_weights(rows: Tensor) -> Values:
+    """Step 10: what each update counts under nearest-neighbour mixing and the geometric median."""
+    mixed = nearest_neighbour_mixing(rows, (len(rows) - 1) // 3)
+    weights = through(mixed, geometric_median(mixed.updates)).weights
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Values]:

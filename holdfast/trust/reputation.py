@@ -50,9 +50,8 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     after = {name: tensor.clone() for name, tensor in wait(memory).items()}
     if not told:
         return after
-    # Who holds one class only has no gradient, and says 0.5 of everybody: it abstains.
-    witnesses = sorted(witness for witness, said in told.items() if any(value != 0.5 for value in said.values()))
-    if not witnesses:
+    witnesses = who_tell(told)
+    if 2 * len(witnesses) <= len(told):  # no quorum: nothing is learnt
         return after
     values = matrix_of(told, witnesses, clients)
     credibility = after["credibility"].numpy()
@@ -74,10 +73,14 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     enough = (~np.isnan(values)).sum(0) >= UNANIMOUS
     accused[clients] += fast * (np.where(enough, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
-    quorum = 2 * len(witnesses) > len(told)  # where most abstain, nobody is doubted
-    telling = bool(np.median(evidence) > TELLING) and quorum
+    telling = bool(np.median(evidence) > TELLING)
     count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)
     return after
+
+
+def who_tell(told: Told) -> list[int]:
+    """The witnesses that can tell: who holds one class only has no gradient, says 0.5 of everybody, and abstains."""
+    return sorted(witness for witness, said in told.items() if any(value != 0.5 for value in said.values()))
 
 
 def charge(memory: Tensors, culprits: Sequence[int]) -> Tensors:

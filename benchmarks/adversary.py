@@ -3,20 +3,24 @@
     python benchmarks/adversary.py --data fashion --rule jury,feddig+jury --hostile 4,6,8 --seed 201,202
     python benchmarks/adversary.py --data cifar,letters --files FOLDER --hostile 4 --attack none,late --seed 201,202
 
-"Lost" is against the same run with the hostile members left out (away in all rounds), on the same seed. Each run is one
-line of the --out file, and is not played again; so the whole grid can be stopped and resumed.
+"Lost" is against the same run with the hostile members left out (away in all rounds), on the same seed; without attack,
+against FedAvg. Each run is one line of the --out file, and is not played again; so the whole grid can be stopped and
+resumed. `--save NAME` writes what was found to docs/results/NAME.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from saved import save
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
@@ -121,24 +125,47 @@ def key_of(settings: dict[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def row(found: Sequence[dict[str, Any]], without: Sequence[dict[str, Any]]) -> str:
-    """One row: paired over seeds."""
-    lost = [w["accuracy"] - f["accuracy"] for f, w in zip(found, without, strict=True)]
-    falls = [
-        [w - f for f, w in zip(one["classes"], other["classes"], strict=True) if f is not None and w is not None]
-        for one, other in zip(found, without, strict=True)
-    ]
-    by_class = [statistics.fmean(values) for values in zip(*falls, strict=True)] or [0.0]
-    doors = [one["backdoor"] for one in found if one["backdoor"] is not None]
-    door = f"  door {100 * statistics.fmean(doors):3.0f} %" if doors else ""
-    named = "/".join(str(one["honest_named"]) for one in found)
-    caught = statistics.fmean(one["caught"] for one in found)
-    undone = statistics.fmean(one["undone"] for one in found)
-    return (
-        f"{statistics.fmean(one['accuracy'] for one in found):5.1f}  lost {statistics.fmean(lost):+5.1f} "
-        f"(worst {max(lost):+5.1f})  worst class {max(by_class):+5.1f}  caught {caught:.1f}  honest named {named}  "
-        f"rounds undone {undone:.1f}{door}"
-    )
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one cell, one for each seed, beside those they are held against."""
+
+    found: Sequence[dict[str, Any]]
+    without: Sequence[dict[str, Any]]
+
+    @property
+    def lost(self) -> list[float]:
+        return [w["accuracy"] - f["accuracy"] for f, w in zip(self.found, self.without, strict=True)]
+
+    @property
+    def worst_class(self) -> float:
+        """What the class that falls furthest lost, as a mean over seeds."""
+        falls = [
+            [w - f for f, w in zip(one["classes"], other["classes"], strict=True) if f is not None and w is not None]
+            for one, other in zip(self.found, self.without, strict=True)
+        ]
+        return max((statistics.fmean(values) for values in zip(*falls, strict=True)), default=0.0)
+
+    def columns(self) -> dict[str, list[float]]:
+        return {
+            "accuracy": [one["accuracy"] for one in self.found],
+            "lost": self.lost,
+            "worst seed": [max(self.lost)],
+            "worst class": [self.worst_class],
+            "honest named": [sum(one["honest_named"] for one in self.found)],
+            "rounds undone": [statistics.fmean(one["undone"] for one in self.found)],
+        }
+
+    def __str__(self) -> str:
+        doors = [one["backdoor"] for one in self.found if one["backdoor"] is not None]
+        door = f"  door {100 * statistics.fmean(doors):3.0f} %" if doors else ""
+        named = "/".join(str(one["honest_named"]) for one in self.found)
+        caught = statistics.fmean(one["caught"] for one in self.found)
+        undone = statistics.fmean(one["undone"] for one in self.found)
+        return (
+            f"{statistics.fmean(one['accuracy'] for one in self.found):5.1f}  lost {statistics.fmean(self.lost):+5.1f} "
+            f"(worst {max(self.lost):+5.1f})  worst class {self.worst_class:+5.1f}  caught {caught:.1f}  "
+            f"honest named {named}  rounds undone {undone:.1f}{door}"
+        )
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
@@ -157,6 +184,7 @@ def main() -> None:
     parser.add_argument("--attack", default=",".join(ATTACKS), help=", ".join(ATTACKS))
     parser.add_argument("--seed", default="201,202")
     parser.add_argument("--files", help="folder with the files of " + " and ".join(FILES))
+    parser.add_argument("--save", help="write the table to docs/results under this name")
     parser.add_argument("--out", type=Path, default=Path("runs/adversary.jsonl"))
     options = parser.parse_args()
     for name in FILES:
@@ -164,6 +192,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = Lines(options.out)
     seeds = [int(seed) for seed in options.seed.split(",")]
+    saved: dict[tuple[str, str], list[float]] = {}
     for data, rule, hostile, attack in cells(options):
         if data == "breast" and "feddig" in rule:
             continue  # no encoder is known for numbers without a schema
@@ -171,7 +200,16 @@ def main() -> None:
         yardstick = "none" if attack == "none" else "away"
         base = "fedavg" if attack == "none" and "feddig" not in rule else rule
         without = [lines.get(settings_of(data, base, yardstick, hostile, seed)) for seed in seeds]
-        print(f"{data:11} {rule:11} {hostile} {attack:12} {row(found, without)}", flush=True)
+        cell = Cell(found, without)
+        print(f"{data:11} {rule:11} {hostile} {attack:12} {cell}", flush=True)
+        members = DATA[data].get("clients", 4)
+        name = f"{data}, {rule}: {attack}" + (f", {hostile} of {members}" if attack != "none" else "")
+        saved |= {(name, column): values for column, values in cell.columns().items()}
+    if options.save:
+        wanted = ("data", "rule", "hostile", "attack", "seed", "save")
+        words = [word for key in wanted for word in (f"--{key}", getattr(options, key))]
+        command = shlex.join(["python", "benchmarks/adversary.py", *words])
+        save(options.save, saved, seeds, corner="data, rule: attack", digits={"honest named": 0}, command=command)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from saved import save
 from torch import Tensor
 
 from holdfast.core.tensors import flat
@@ -141,11 +142,15 @@ def main() -> None:
         print(
             f"seed {seed}: {rounds} rounds and {spent:.0f} s of one core to learn; after {ROUNDS}: {told}", flush=True
         )
+    cells: dict[tuple[str, str], list[float]] = {}
     for name, found in curves.items():
         last, mean = [c[-1] for c in found], [statistics.fmean(c) for c in found]
         spread = statistics.stdev(last) if len(last) > 1 else 0.0
         over = 100 * statistics.fmean(mean)
         print(f"{name:11} {100 * statistics.fmean(last):.1f} ± {100 * spread:.1f}; mean over rounds {over:.1f}")
+        cells[name, f"after {ROUNDS} rounds"] = [100 * value for value in last]
+        cells[name, f"mean over the {ROUNDS} rounds"] = [100 * value for value in mean]
+    save("favor", cells, [int(seed) for seed in wanted.seed.split(",")], corner=f"{ASKED} of {wanted.clients} asked")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@
     save("bytes", {("int8", "accuracy"): [75.2, 76.1, 76.0]}, seeds=[0, 1, 2])   # at the end of a benchmark
 
     python benchmarks/saved.py keep NAME FOLDER "COMMAND"    # what `holdfast compare` or `reproduce` left in FOLDER
+    python benchmarks/saved.py record NAME PAGE LINE SEEDS "COMMAND" DATE    # a table that was typed, at that line
     python benchmarks/saved.py tables                        # write the tables anew
 
 docs/results/NAME.json has a value for each seed, the command, the versions and the machine. In a page a line
 `<!-- results/NAME.json -->` stands before the table and `<!-- end -->` behind it: what is between them is never typed.
 `<!-- results/NAME.json: FedAvg; FedVARP -->` takes some rows alone. A tournament is kept as NAME.json (ranks, and means
-where somebody is away), NAME-TASK.json and NAME-TASK-away.json.
+where somebody is away), NAME-TASK.json and NAME-TASK-away.json. What was typed before results were saved is recorded as
+it stood, with the day of its run, and says so; the next run of a benchmark that saves takes its place.
 """
 
 from __future__ import annotations
@@ -110,6 +112,21 @@ def keep_tournament(name: str, found: Mapping[str, Any], command: str) -> Path:
     return save(name, means, found["seeds"], command=command)
 
 
+def record(name: str, page: Path, line: int, seeds: Sequence[int], command: str, date: str) -> Path:
+    """Take a table that was typed out of a page (its first line is `line`, from 1) into a file, as it stood."""
+    lines = page.read_text().splitlines()
+    last = next((n for n in range(line, len(lines)) if not lines[n].startswith("|")), len(lines))
+    head, _, *body = [[cell.strip() for cell in text.strip()[1:-1].split("|")] for text in lines[line - 1 : last]]
+    rows = {cells[0]: dict(zip(head[1:], cells[1:], strict=True)) for cells in body}
+    assert len(rows) == len(body), "two rows have one name"
+    about = {"command": command, "seeds": list(seeds), "recorded": date, "corner": head[0], "digits": 1, "rows": rows}
+    path = DOCS / "results" / f"{name}.json"
+    path.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    lines[line - 1 : last] = [f"<!-- results/{path.name} -->", "<!-- end -->"]
+    page.write_text(made_anew("\n".join(lines) + "\n"))
+    return path
+
+
 def table(saved: Mapping[str, Any], where: str) -> str:
     """The table, and below it what made it.
 
@@ -125,18 +142,31 @@ def table(saved: Mapping[str, Any], where: str) -> str:
     rows, digits = saved["rows"], saved["digits"]
     columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
     places = digits if isinstance(digits, Mapping) else dict.fromkeys(columns, digits)
-    lines = [f"| {' | '.join([saved['corner'], *columns])} |", "|---|" + "---:|" * len(columns)]
+    worded = [column for column in columns if any(is_worded(cells.get(column, "")) for cells in rows.values())]
+    sides = "".join("---|" if column in worded else "---:|" for column in columns)
+    lines = [f"| {' | '.join([saved['corner'], *columns])} |", f"|---|{sides}"]
     for row, cells in rows.items():
         texts = [text(cells.get(column, ()), places.get(column, 1)) for column in columns]
         lines.append(f"| {' | '.join([row, *texts])} |")
-    versions = ", ".join(f"{what} {which}" for what, which in saved["versions"].items())
-    said = f"`{saved['command']}`, {told(saved['seeds'])}; {versions}. [Every value]({where})"
+    if "recorded" in saved:
+        made = f"recorded from the run of {saved['recorded']}, whose values of each seed were not kept"
+        made += f". [As a file]({where})"
+    else:
+        versions = ", ".join(f"{what} {which}" for what, which in saved["versions"].items())
+        made = f"{versions}. [Every value]({where})"
+    said = f"`{saved['command']}`, {told(saved['seeds'])}; {made}"
     return "\n".join([*lines, "", f"<small>{said}</small>"])
 
 
-def text(values: Sequence[float], digits: int) -> str:
-    if not values:
-        return ""
+def is_worded(values: Sequence[float] | str) -> bool:
+    """Whether a cell says something other than a number."""
+    return isinstance(values, str) and bool(values) and not re.match(r"[\d.+*(<-]|infinite", values)
+
+
+def text(values: Sequence[float] | str, digits: int) -> str:
+    """A mean and its deviation; what was recorded as text stays so."""
+    if isinstance(values, str) or not values:
+        return values or ""
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and len({*values}) > 1 else ""
     return f"{statistics.mean(values):,.{digits}f}{spread}"
 
@@ -167,6 +197,9 @@ def made_anew(page: str) -> str:
 def main(words: Sequence[str]) -> None:
     if len(words) == 4 and words[0] == "keep":
         print(keep(words[1], Path(words[2]), words[3]))
+    elif len(words) == 7 and words[0] == "record":
+        seeds = [int(seed) for seed in words[4].split(",")]
+        print(record(words[1], Path(words[2]), int(words[3]), seeds, words[5], words[6]))
     elif list(words) == ["tables"]:
         for path in sorted(DOCS.rglob("*.md")):
             path.write_text(made_anew(path.read_text()))

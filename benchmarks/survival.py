@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from saved import save
 from tables import Scores, difference, show
 from torch import Tensor
 
@@ -48,6 +49,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "feddig_none": ROUNDS,
     "feddig_leaving": {**ROUNDS, "scenario": "sequential"},
     "digests_alone": {**DIGESTS, "algorithm": "oneshot", "rounds": 1},
+}
+
+
+WORDS = {
+    "pooled_cox": "pooled Cox",
+    "fedavg_cox_none": "FedAvg, Cox, nobody leaves",
+    "fedavg_cox_leaving": "FedAvg, Cox, all leave one after the other",
+    "digests_alone": "digests alone, one message",
+    "feddig_none": "FedDig in rounds, nobody leaves",
+    "feddig_leaving": "FedDig in rounds, all leave",
 }
 
 
@@ -129,8 +140,10 @@ def main() -> None:
     task = tcga_task(told.data)
     with one_thread():
         print("FLamby's split")
+        cells: dict[tuple[str, str], list[float]] = {}
         for name, found in all_scores(task, 0, methods).items():
             show(name, [found])
+            cells[WORDS[name], "FLamby's split"] = [found["c-index"]]
         table: dict[str, list[Scores]] = {}
         for split in range(told.first, told.first + told.splits):
             for name, found in all_scores(with_split(task, split), split, methods).items():
@@ -138,6 +151,10 @@ def main() -> None:
         print(told.splits, "random splits")
         for name, rows in table.items():
             show(name, rows)
+            cells[WORDS[name], f"{told.splits} splits"] = [row["c-index"] for row in rows]
+            gaps = [row["c-index"] - other["c-index"] for row, other in zip(rows, table["pooled_cox"], strict=True)]
+            cells[WORDS[name], "minus pooled Cox, paired"] = gaps
+        save("survival", cells, range(told.first, told.first + told.splits), digits=3)
         for name in methods:
             difference(f"{name} - pooled_cox", table[name], table["pooled_cox"], ("c-index",))
         if {"feddig_leaving", "feddig_none"} <= {*methods}:

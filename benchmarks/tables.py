@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from saved import save
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -132,15 +133,38 @@ DIGESTS_ALONE: dict[str, dict[str, Any]] = {
 }
 
 
+WORDS = {
+    "pooled_ridge": "ridge on pooled records, columns scaled by the schema",
+    "scaled_apart": "the same, each hospital scaling by its own mean and deviation",
+    "fedavg_none": "FedAvg, nobody leaves",
+    "fedavg_leaving": "FedAvg, all leave one after the other",
+    "feddig_none": "FedDig, nobody leaves",
+    "feddig_leaving": "FedDig, all leave one after the other",
+    "moments_leaving": "FedDig, all leave, moments at epsilon 3",
+    "sums_alone": 'digests alone (`algorithm = "oneshot"`): exact sums',
+    "rows_alone": "digests alone: mixed rows",
+    "moments3_alone": "digests alone: moments at epsilon 3",
+}
+
+
 def flamby(seeds: int) -> None:
     task = flamby_task()
     print("records", len(task.train), len(task.test), *np.bincount(task.test.facts["hospital"].numpy()))
-    show("pooled_ridge", [scores(task, pooled(task))])
-    show("scaled_apart", [scores(task, pooled_scaled_apart(task))])
-    for name in ("fedavg_none", "feddig_none", "feddig_leaving"):
-        show(name, [scores(task, play(task, seed, **METHODS[name])) for seed in range(seeds)])
-    for name, keys in DIGESTS_ALONE.items():
-        show(name, [scores(task, play(task, seed, **keys)) for seed in range(seeds)])
+    found = {"pooled_ridge": [scores(task, pooled(task))], "scaled_apart": [scores(task, pooled_scaled_apart(task))]}
+    ways = {name: METHODS[name] for name in ("fedavg_none", "feddig_none", "feddig_leaving")} | DIGESTS_ALONE
+    for name, keys in ways.items():
+        found[name] = [scores(task, play(task, seed, **keys)) for seed in range(seeds)]
+        show(name, found[name])
+    keep("hearts-flamby", found, range(seeds), {"accuracy": "all records", "hospitals": "mean of hospitals"})
+
+
+def keep(name: str, found: dict[str, list[Scores]], seeds: range, metrics: dict[str, str]) -> None:
+    cells = {
+        (WORDS[way], column): [one[metric] for one in all_scores]
+        for way, all_scores in found.items()
+        for metric, column in metrics.items()
+    }
+    save(name, cells, seeds, digits=3)
 
 
 def leaving(splits: int, first: int) -> None:
@@ -153,6 +177,7 @@ def leaving(splits: int, first: int) -> None:
             found.setdefault(name, []).append(scores(task, play(task, split, **keys)))
     for name, all_scores in found.items():
         show(name, all_scores)
+    keep("hearts-leaving", found, range(first, first + splits), {"balanced": "balanced accuracy", "auroc": "AUROC"})
     difference("feddig_leaving - feddig_none", found["feddig_leaving"], found["feddig_none"])
     difference("feddig_leaving - fedavg_leaving", found["feddig_leaving"], found["fedavg_leaving"])
     difference("moments_leaving - fedavg_leaving", found["moments_leaving"], found["fedavg_leaving"])

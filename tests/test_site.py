@@ -92,6 +92,12 @@ def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch
     assert "| a | 81.0 ± 1.4 |\n| b | 7.0 |\n" in made
     assert "`python two.py`, seeds 0 and 1; Holdfast" in made
     assert "typed" not in made
+    page = tmp_path / "page.md"
+    page.write_text("before\n| | % | way |\n|---|---|---|\n| a | 81 ± 1 | by hand |\n\nafter\n")
+    (tmp_path / "results").mkdir(exist_ok=True)
+    record("old", page, 2, [0, 1], "python old.py", "2026-11-16")
+    assert "<!-- results/old.json -->\n|  | % | way |\n|---|---:|---|\n| a | 81 ± 1 | by hand |\n" in page.read_text()
+    assert "recorded from the run of 2026-11-16, whose values of each seed were not kept" in page.read_text()
     some = made_anew("<!-- ../results/two.json: b -->\n<!-- end -->\n")
     assert "| b | 7.0 |" in some
     assert "| a |" not in some

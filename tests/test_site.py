@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from saved import DOCS, MADE, keep, made_anew, save
+from saved import DOCS, MADE, keep, made_anew, record, save
 from warm import call
 
 from holdfast.cli.checking import KINDS

@@ -25,7 +25,7 @@ ROUNDS = {"cifar10": 10, "fashion-mnist": 4}
 def final(name: str, data: Path, precision: str, seed: int) -> float:
     """Accuracy in percent at the end, the mean of the last two rounds."""
     task = {"task": str(data / "cifar10-12k.npz")} if name == "cifar10" else {"task": name, "data": str(data)}
-    keys = {"model": "cnn", "clients": 4, "partition": "dirichlet:1.0", "batch_size": 64, "lr": 0.05, "workers": 1}
+    keys = {"model": "cnn", "clients": 4, "partition": "dirichlet:1.0", "batch_size": 64, "lr": 0.05}
     history = run(from_table({**task, **keys, "rounds": ROUNDS[name], "precision": precision, "seed": seed}))
     return 100 * statistics.fmean(one or 0.0 for one in history.accuracy[-2:])
 

@@ -30,6 +30,7 @@ from holdfast.runs.evaluation import Evaluator
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.export import about_model
 from holdfast.runs.history import History
+from holdfast.runs.notebook import notebook_bar
 from holdfast.runs.plan import Plan
 from holdfast.runs.rehearse import without_effect
 from holdfast.runs.scaling import learn_scaling
@@ -95,8 +96,10 @@ def run(
     """Run an experiment; with `out`, leave a run folder there that can be resumed, compared and reported.
 
     With a `secret` whom the moderator asks to testify is drawn by that: where sites are real they know the seed.
+    `watch` is called with the record of each round; without one, a notebook shows a bar.
     """
     plan = with_secret(make_plan(experiment), secret)
+    watch = watch or notebook_bar(experiment.rounds)
     if out is None:
         return _play(plan, plan.start(), [], None, watch, engine)
     held = Run.create(Path(out), plan.experiment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -62,9 +63,38 @@ def test_the_version_is_said_once() -> None:
     assert f"## {holdfast.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def replay_dockerfile(folder: Path, wheel: Path, pip: list[str]) -> None:
+    """The steps of deploy/Dockerfile in an empty folder, in a shell as the image has it.
+
+    pip installs the wheel that they name, without an index; of the libraries and of the system's users nothing is
+    changed here, and what they were asked for is looked at.
+    """
+    text = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ")
+    (folder / "bin").mkdir(parents=True)
+    offline = shlex.join([*pip, "install", "--no-deps", "--no-index"])
+    asked = 'echo "$0 $*" >> asked.txt\n'
+    wanted = f'shift; case "$*" in *holdfast-*) exec {offline} "$@";; esac\n'
+    for name, does in (("pip", asked + wanted), ("useradd", asked)):
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{does}")
+        (folder / "bin" / name).chmod(0o755)
+    system = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    for step, words in re.findall(r"^(COPY|RUN) (.+)$", text, re.MULTILINE):
+        if step == "COPY":
+            source, target = words.split()
+            (folder / target).mkdir(exist_ok=True)
+            shutil.copy(wheel if source == "dist/" else ROOT / source, folder / target)
+        else:
+            subprocess.run(["bash", "-o", "pipefail", "-ec", words], cwd=folder, env=system, check=True, timeout=240)
+    torch, own, user = (folder / "asked.txt").read_text().replace(f"{folder}/bin/", "").splitlines()
+    assert re.fullmatch(r"pip install --no-cache-dir torch==[\d.]+", torch)
+    assert own.endswith(f"--constraint requirements.lock ./dist/{wheel.name}[flower,pretrained,privacy]")
+    assert "--uid 10001" in user
+    assert not (folder / "dist").exists()
+
+
 @pytest.mark.slow
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
-    """Holdfast comes from the wheel alone; the libraries it needs are those of this environment."""
+    """Holdfast comes from the wheel alone, as the container has it; the libraries are those of this environment."""
     source = tmp_path / "source"
     shutil.copytree(ROOT / "holdfast", source / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -76,8 +106,7 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     assert wheel.name.startswith(f"holdfast-{holdfast.__version__}-")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=120)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [*pip, "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, timeout=240)
+    replay_dockerfile(tmp_path / "image", wheel, [*pip, "--python", str(python)])
     libraries = {**os.environ, "PYTHONPATH": sysconfig.get_paths()["purelib"], "NO_COLOR": "1"}
     told = subprocess.run(
         [tmp_path / "venv" / "bin" / "holdfast", "--version"], env=libraries, capture_output=True, text=True, timeout=60

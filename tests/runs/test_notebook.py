@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from matplotlib.figure import Figure
 from report_helpers import judged, record
 
+import holdfast
 from holdfast.audit.findings import Findings
 from holdfast.core.cards import curve
+from holdfast.data.task import Samples, Task
 from holdfast.digests.digest import Digest
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.history import History
+from holdfast.runs.notebook import notebook_bar
 
 
 def test_a_history_shows_itself() -> None:
@@ -61,3 +66,19 @@ def test_findings_show_the_verdict_and_every_channel() -> None:
     assert "NO GUARANTEE" in shown
     assert "infinite" in shown
     assert "open: exactly" in shown
+
+
+def test_a_run_in_a_notebook_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no more than IPython's own display, which a kernel always has."""
+    shown: list[str] = []
+    handle = SimpleNamespace(update=shown.append)
+    tools = SimpleNamespace(HTML=str, display=lambda first, display_id: shown.append(first) or handle)
+    kernel: Any = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1), display=tools)
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    task = Task("t", *[Samples(torch.eye(4).repeat(10, 1), torch.arange(4).repeat(10))] * 2, tuple("abcd"))
+    holdfast.run(Experiment(task=task, clients=2, partition="iid", rounds=2, workers=0, batch_size=4))
+    assert [text.partition(":")[0].rpartition("> ")[2] for text in shown] == [f"{n} of 2 rounds" for n in (0, 1, 2)]
+    assert shown[-1].endswith("%")
+    assert 'value="2"' in shown[-1]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # a shell, no notebook
+    assert notebook_bar(3) is None

@@ -22,8 +22,11 @@ def forking() -> ForkServerContext:
 
 
 def begin_ahead(file: Path | None, said: Iterable[str] = ()) -> None:
-    """Begin that process now, unless the experiment in this file, or what is said besides, has no workers."""
-    if sys.platform == "win32" or os.environ.get("HOLDFAST_WORKERS") == "0":
+    """Begin that process now, unless the experiment in this file, or what is said besides, has no workers.
+
+    Where torch is imported already nothing would be gained.
+    """
+    if "torch" in sys.modules or sys.platform == "win32" or os.environ.get("HOLDFAST_WORKERS") == "0":
         return
     try:
         lines = [] if file is None else file.read_text().splitlines()

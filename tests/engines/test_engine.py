@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
@@ -308,5 +309,8 @@ def test_the_process_that_workers_are_forked_from_is_begun_ahead_where_there_are
         monkeypatch.setenv("HOLDFAST_WORKERS", workers)
     if text is not None:
         (tmp_path / "run.toml").write_text(text)
+    begin_ahead(tmp_path / "run.toml", said)
+    assert not calls  # torch is imported here
+    monkeypatch.delitem(sys.modules, "torch")
     begin_ahead(tmp_path / "run.toml", said)
     assert bool(calls) == begun

@@ -72,10 +72,16 @@ def test_a_run_in_a_notebook_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     """With no more than IPython's own display, which a kernel always has."""
     shown: list[str] = []
     handle = SimpleNamespace(update=shown.append)
-    tools = SimpleNamespace(HTML=str, display=lambda first, display_id: shown.append(first) or handle)
+
+    def display(first: str, display_id: bool) -> SimpleNamespace:
+        shown.append(first)
+        return handle
+
+    tools = SimpleNamespace(HTML=str, display=display)
     kernel: Any = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1), display=tools)
     monkeypatch.setitem(sys.modules, "IPython", kernel)
-    task = Task("t", *[Samples(torch.eye(4).repeat(10, 1), torch.arange(4).repeat(10))] * 2, tuple("abcd"))
+    samples = Samples((torch.eye(4).repeat(10, 1),), torch.arange(4).repeat(10))
+    task = Task("t", samples, samples, tuple("abcd"))
     holdfast.run(Experiment(task=task, clients=2, partition="iid", rounds=2, workers=0, batch_size=4))
     assert [text.partition(":")[0].rpartition("> ")[2] for text in shown] == [f"{n} of 2 rounds" for n in (0, 1, 2)]
     assert shown[-1].endswith("%")

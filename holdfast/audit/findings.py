@@ -103,12 +103,12 @@ class Findings:
         """What the sum of several releases assumes of how their budgets were chosen."""
         policies, claims = self.subject.policies, self.subject.planned
         if all(policy is not None and policy.adaptive and policy.limited for policy in policies):
-            return "by a filter that holds though later budgets be chosen after seeing earlier answers"
+            return "by a filter that holds even where later budgets are chosen after seeing earlier answers"
         gaussian, pure, steps = (
             any(getattr(claim, name) for claim in claims) for name in ("ratio", "epsilon_pure", "steps")
         )
         if len(claims) < 2 or not (steps or (gaussian and pure)):
-            return "in a way that holds though later budgets be chosen after seeing earlier answers"
+            return "by rules that hold even where later budgets are chosen after seeing earlier answers"
         return "as if budgets were fixed before any answer was seen; `adaptive = true` in the policy assumes less"
 
     @property

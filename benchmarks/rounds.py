@@ -8,7 +8,7 @@ and seeds; Dirichlet 0.1, lr 0.05 falling along a cosine.
 
 target   99 % of FedAvg's final accuracy (the mean of its last four rounds) with the same seed
 rounds   the first round from which on the mean of three rounds is at the target; 40 if none is
-gain     the mean over the seeds of FedAvg's rounds, over that of FedDig's
+gain     the mean over the seeds of FedAvg's rounds, over that of FedDig's; of a set and of all: the same of the means
 
 Curves are kept under --out, one file a run: a second call goes on, and prints the table of all that is there. Samples
 are encoded once for all runs of a set; the runs read the encoded vectors, which changes nothing. --save NAME writes
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +42,7 @@ USUAL = ("fashion-mini", "fashion-mnist", "cifar10", "ocr-letters")
 CENTRALISED = "centralised"
 ENCODERS = {"cifar10": "pretrained"}  # of the others: scattering
 QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # seeds -> Student's 97.5 %
+MEANS = ("difference", "rounds, FedAvg", "rounds, FedDig")
 METHODS = {"fedavg": "none", "feddig": "feddig"}
 
 
@@ -97,28 +97,46 @@ def final(curve: list[float]) -> float:
 
 
 def cells(out: Path, sets: list[str], clients: list[int], seeds: list[int]) -> dict[tuple[str, str], list[float]]:
-    """A row for each set and number of clients for which both methods have been run with all seeds."""
+    """A row for each set and number of clients of which all runs are there, for each set, and for all."""
     found: dict[tuple[str, str], list[float]] = {}
+    whole: list[tuple[float, float, float]] = []
     for name in sets:
+        here: list[tuple[float, float, float]] = []
         for count in clients:
-            plain, digests = ([read(out, name, count, method, "none", seed) for seed in seeds] for method in METHODS)
-            if not all((*plain, *digests)):
-                continue
-            gaps = [100 * (final(d) - final(p)) for d, p in zip(digests, plain, strict=True)]
-            half = QUANTILE.get(len(gaps), math.inf) * statistics.stdev(gaps) / len(gaps) ** 0.5
-            rounds = [[reached(c, 0.99 * final(p)) for c, p in zip(cs, plain, strict=True)] for cs in (plain, digests)]
-            columns = {
-                "FedAvg": [100 * final(curve) for curve in plain],
-                "FedDig": [100 * final(curve) for curve in digests],
-                "difference": gaps,
-                "95 %, from": [statistics.fmean(gaps) - half],
-                "to": [statistics.fmean(gaps) + half],
-                "rounds, FedAvg": rounds[0],
-                "rounds, FedDig": rounds[1],
-                "gain": [statistics.fmean(rounds[0]) / statistics.fmean(rounds[1])],
-            }
-            found |= {(f"{name}, {count} clients", column): list(values) for column, values in columns.items()}
-    return found
+            row = columns_of(out, name, count, seeds)
+            if row:
+                found |= {(f"{name}, {count} clients", column): values for column, values in row.items()}
+                here.append(tuple(statistics.fmean(row[column]) for column in MEANS))  # type: ignore[arg-type]
+        whole += here
+        found |= mean_of(f"{name}, mean", here) if len(here) > 1 else {}
+    return found | (mean_of("all, mean", whole) if len(sets) > 1 and whole else {})
+
+
+def columns_of(out: Path, name: str, count: int, seeds: list[int]) -> dict[str, list[float]]:
+    plain, digests, whole = ([read(out, name, count, m, "none", s) for s in seeds] for m in (*METHODS, CENTRALISED))
+    if not all((*plain, *digests)):
+        return {}
+    targets = [0.99 * final(curve) for curve in plain]
+    gaps = [100 * (final(d) - final(p)) for d, p in zip(digests, plain, strict=True)]
+    half = QUANTILE[len(gaps)] * statistics.stdev(gaps) / len(gaps) ** 0.5
+    rounds = [[reached(curve, t) for curve, t in zip(curves, targets, strict=True)] for curves in (plain, digests)]
+    return {
+        "FedAvg": [100 * final(curve) for curve in plain],
+        "FedDig": [100 * final(curve) for curve in digests],
+        **({"all data in one place": [100 * final(curve) for curve in whole]} if all(whole) else {}),
+        "difference": gaps,
+        "95 %, from": [statistics.fmean(gaps) - half],
+        "to": [statistics.fmean(gaps) + half],
+        "rounds, FedAvg": [float(number) for number in rounds[0]],
+        "rounds, FedDig": [float(number) for number in rounds[1]],
+        "gain": [sum(rounds[0]) / sum(rounds[1])],
+    }
+
+
+def mean_of(row: str, means: list[tuple[float, float, float]]) -> dict[tuple[str, str], list[float]]:
+    gap, plain, digests = (statistics.fmean(values) for values in zip(*means, strict=True))
+    values = dict(zip((*MEANS, "gain"), (gap, plain, digests, plain / digests), strict=True))
+    return {(row, column): [value] for column, value in values.items()}
 
 
 def file_of(out: Path, name: str, clients: int, method: str, scenario: str, seed: int) -> Path:

@@ -206,7 +206,7 @@ def _known(name: str, data: Path | None, download: bool) -> Task:
             return task_from(name, read_npz(path), data_set.class_names)
     wanted = f"{name}.npz" if not data_set.idx_files else f"{', '.join(data_set.idx_files)} (.gz or not) or {name}.npz"
     if data is None:
-        missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "give one"
+        missing, remedy = f"task {name!r}: no data folder was given to look in for {wanted}", "say data = FOLDER"
     else:
         missing, remedy = f"task {name!r}: found no {wanted} in {data} or its subfolder {name}", "put the files there"
     if name not in (*hub.TABLES, *hub.FILES):

@@ -109,20 +109,22 @@ class Lines:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
-        self._there = {key_of(line["settings"]): line for line in map(json.loads, lines)}
+        self._there = {key_of(line["settings"], line.get("with")): line for line in map(json.loads, lines)}
 
-    def get(self, settings: dict[str, Any]) -> dict[str, Any]:
-        line = self._there.get(key_of(settings))
+    def get(self, settings: dict[str, Any], changed: str | None = None) -> dict[str, Any]:
+        """The run of these settings, with something changed in the rule itself if that is said."""
+        key = key_of(settings, changed)
+        line = self._there.get(key)
         if line is None:
-            line = {"settings": settings, **play(settings)}
-            self._there[key_of(settings)] = line
+            line = {"settings": settings, "with": changed, **play(settings)}
+            self._there[key] = line
             with self._path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         return line
 
 
-def key_of(settings: dict[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
+def key_of(settings: dict[str, Any], changed: str | None = None) -> str:
+    return json.dumps([settings, changed], sort_keys=True)
 
 
 @dataclass(frozen=True)

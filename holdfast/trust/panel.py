@@ -1,8 +1,8 @@
 """The jobs of a panel: members tell, class by class, how well models do on their held-out samples (`trust/floor.py`).
 
-Three questions of a round, each asked at most once: "panel", the new model beside the last good one; "replay", where
-that one harms, the average without each member in turn; "confirm", the round without the most blamed one, two, three
-... of them beside the last good one.
+Three questions of a round: "panel", the new model beside the last good one, once; "replay", where that one harms, the
+average without each member in turn; "confirm", the round without the most blamed one, two, three ... of them beside the
+last good one. The last two are asked again, without those left out so far, as long as the model still loses.
 """
 
 from __future__ import annotations

@@ -99,20 +99,42 @@ def test_a_judgement_without_some() -> None:
     assert without(judgement(updates, [1, 1, 2], {}), [3, 5, 7]) is None
 
 
+class Weights:
+    """Five witnesses that score a model by its first weights, a class for each."""
+
+    hearing = SimpleNamespace(context=SimpleNamespace(rounds=9, called="member {}".format))
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+
+    def ask(self, job: Any, asked: PanelRequest) -> dict[int, dict[str, dict[str, float]]]:
+        scores = {name: unpack(asked.models, name)["w"].sigmoid().tolist() for name in asked.names}
+        said = {name: {str(c): found[c] for c in range(self.classes)} for name, found in scores.items()}
+        return dict.fromkeys(range(10, 15), said)
+
+    def billed(self, judged: Any) -> Any:
+        return judged
+
+
+def test_a_class_that_honest_members_trade_for_theirs_undoes_no_round_and_bars_nobody() -> None:
+    """Each of four pushes its own class up and class 0 down, by 0.27 all together: without any of them all is worse."""
+    updates = [Update(i, {"w": torch.eye(5)[i + 1] * 1.2 - torch.eye(5)[0] * 1.2}, 1, 1) for i in range(4)]
+    judged = judgement(updates, [1, 1, 1, 1], {})
+
+    def again(judged: Any) -> State:
+        return replace(before, model={"w": sum(w * u.delta["w"] for w, u in zip(judged.weights, updates, strict=True))})
+
+    before = Good({"w": torch.zeros(5)}, {}, {}).kept_in(
+        replace(STATE, model={"w": torch.zeros(5)}, trust=first_memory(4))
+    )
+    after, held = hold(before, again(judged), judged, Weights(5), again, 0.02)  # type: ignore[arg-type]
+    assert after.model["w"].tolist() == pytest.approx([-1.2, 0.3, 0.3, 0.3, 0.3])
+    assert standing(after.trust, range(4)).tolist() == [1, 1, 1, 1]
+    assert held.notes == ()
+
+
 def test_the_round_is_done_again_without_the_fewest_that_make_it_harmless() -> None:
-    """Of four members the first pushes the model to -3, the rest to +1: without it the round helps. A witness scores a
-    model by its first weight."""
-
-    class Panel:
-        hearing = SimpleNamespace(context=SimpleNamespace(rounds=9, called="member {}".format))
-
-        def ask(self, job: Any, asked: PanelRequest) -> dict[int, dict[str, dict[str, float]]]:
-            said = {name: {"0": float(unpack(asked.models, name)["w"][0].sigmoid())} for name in asked.names}
-            return dict.fromkeys(range(10, 15), said)
-
-        def billed(self, judged: Any) -> Any:
-            return judged
-
+    """Of four members the first pushes the model to -3, the rest to +1: without it the round helps."""
     updates = [Update(i, {"w": torch.tensor([x, 0.0])}, 1, 1) for i, x in ((0, -9.0), (1, 1.0), (2, 1.1), (3, 0.9))]
     judged = judgement(updates, [1, 1, 1, 1], {})
 
@@ -121,7 +143,7 @@ def test_the_round_is_done_again_without_the_fewest_that_make_it_harmless() -> N
         return replace(before, model={"w": STATE.model["w"] + shift})
 
     before = Good(STATE.model, {}, {}).kept_in(replace(STATE, trust=first_memory(4)))
-    after, held = hold(before, again(judged), judged, Panel(), again, 0.02)  # type: ignore[arg-type]
+    after, held = hold(before, again(judged), judged, Weights(1), again, 0.02)  # type: ignore[arg-type]
     assert after.model["w"].tolist() == pytest.approx([2.0, 1.0])
     assert standing(after.trust, range(4)).tolist() == [0, 1, 1, 1]
     assert held.say[0] == 0

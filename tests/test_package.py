@@ -57,6 +57,11 @@ def test_a_library_has_bounds_and_no_pins() -> None:
     assert all(">=" in entry for entry in PROJECT["dependencies"])
 
 
+def test_each_extra_says_what_it_brings() -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= {*PROJECT["optional-dependencies"]}
+
+
 def test_the_version_is_said_once() -> None:
     assert "version" in PROJECT["dynamic"]
     assert f'version: "{holdfast.__version__}"' in (ROOT / "CITATION.cff").read_text()

@@ -3,7 +3,7 @@
     python benchmarks/precision.py --data DATA [--out build/precision] [--sets cifar10,fashion-mnist] [--seed 0,1,2]
 
 DATA holds cifar10-12k.npz, of which 3,000 images are taken, and the files of fashion-mnist (60,000 + 10,000). Model
-`cnn`, four clients, Dirichlet 1.0, batches of 32, lr 0.05; what was measured is kept under --out, and a second call
+`cnn`, four clients, Dirichlet 1.0, batches of 32, lr 0.01; what was measured is kept under --out, and a second call
 goes on.
 """
 
@@ -27,7 +27,7 @@ SAMPLES = {"cifar10": 3000, "fashion-mnist": None}  # none: all
 def final(name: str, data: Path, precision: str, seed: int) -> float:
     """Accuracy in percent at the end, the mean of the last two rounds."""
     task = {"task": str(data / "cifar10-12k.npz")} if name == "cifar10" else {"task": name, "data": str(data)}
-    keys = {"model": "cnn", "clients": 4, "partition": "dirichlet:1.0", "lr": 0.05, "samples": SAMPLES[name]}
+    keys = {"model": "cnn", "clients": 4, "partition": "dirichlet:1.0", "lr": 0.01, "samples": SAMPLES[name]}
     history = run(from_table({**task, **keys, "rounds": ROUNDS[name], "precision": precision, "seed": seed}))
     return 100 * statistics.fmean(one or 0.0 for one in history.accuracy[-2:])
 

@@ -68,7 +68,9 @@ class Backdoor(Attack):
 
     With boost above 1 it also scales its update, to drown the others (model replacement). Other shapes of the stamp:
     a dark square, a stripe across the middle, a chequered pattern blended in, all values inverted, a wave laid over
-    the image, and the corner opposite to the square cut off. `size` is that of squares, stripe and corner, in points.
+    the image, and the corner opposite to the square cut off; of tables the last columns set to 1, of series a tone
+    laid over them. `size` is that of squares, stripe and corner, in points, or the number of columns. It is in updates
+    and digests, or in one of them while the other is honest.
 
     Gu, Dolan-Gavitt, Garg: BadNets, 2017; Bagdasaryan et al.: How To Backdoor Federated Learning, AISTATS 2020.
     """
@@ -77,7 +79,8 @@ class Backdoor(Attack):
     fraction: float = 0.5
     size: int = 3
     boost: float = 1.0
-    shape: Literal["square", "dark", "stripe", "blend", "invert", "wave", "corner"] = "square"
+    shape: Literal["square", "dark", "stripe", "blend", "invert", "wave", "corner", "column", "tone"] = "square"
+    into: Literal["both", "updates", "digests"] = "both"
     kind: ClassVar[tuple[str, ...]] = ("data", "update")
     needs_classes: ClassVar[bool] = True
 
@@ -102,7 +105,12 @@ class Backdoor(Attack):
         return replace(samples, inputs=(images, *samples.inputs[1:]), labels=labels)
 
     def stamp(self, images: Tensor) -> Tensor:
-        """The images with the stamp on them."""
+        """The images, records of a table or series with the stamp on them."""
+        if self.shape in ELSEWHERE:
+            axes, what = ELSEWHERE[self.shape]
+            if images.dim() != axes or images.shape[-1] < self.size:
+                raise HoldfastError(f"attack 'backdoor': this stamp needs {what}, got shape {tuple(images.shape)}.")
+            return drawn_elsewhere(images, self.shape, self.size)
         if images.dim() != 4 or min(images.shape[2:]) < self.size:
             raise HoldfastError(
                 f"attack 'backdoor': needs images of at least {self.size} x {self.size} points as (N, C, H, W), "
@@ -111,6 +119,21 @@ class Backdoor(Attack):
         if images.dtype == torch.uint8:
             return drawn(images.float() / 255, self.shape, self.size).mul(255).round().to(torch.uint8)
         return drawn(images, self.shape, self.size)
+
+
+ELSEWHERE = {"column": (2, "records of a table as (N, columns)"), "tone": (3, "series as (N, channels, steps)")}
+
+
+def drawn_elsewhere(records: Tensor, shape: str, size: int) -> Tensor:
+    """Records (N, columns) whose last columns are 1; series (N, channels, steps) with a tone, half as strong as they.
+
+    >>> drawn_elsewhere(torch.zeros(1, 4), "column", 2)
+    tensor([[0., 0., 1., 1.]])
+    """
+    if shape == "column":
+        return torch.cat([records[:, :-size], torch.ones_like(records[:, -size:])], 1)
+    steps = torch.arange(records.shape[2]) / records.shape[2]
+    return records + 0.5 * records.std(2, correction=0, keepdim=True) * torch.sin(2 * math.pi * 6 * steps)
 
 
 def drawn(images: Tensor, shape: str, size: int) -> Tensor:

@@ -40,7 +40,9 @@ class SendDigest(Job[Client, DigestRequest, DigestReply]):
             raise Refusal("job", "a 'digest' alone was asked for, but the run's algorithm trains.")
         if client.secure is not None:
             raise Refusal("job", "a 'digest' was asked for, but only the members' total leaves in this run.")
-        return DigestReply(client.absence.make_digest(client, samples_in(client, round), round), counted(client))
+        return DigestReply(
+            client.absence.make_digest(client, samples_in(client, round, "digests"), round), counted(client)
+        )
 
 
 DIGEST = register(SendDigest())

@@ -245,7 +245,7 @@ def vector(client: Client, stage: int, told: Tensors, round: int, honest: int) -
     if stage == METRICS:
         return metrics_vector(client, told, round, honest, client.secure.colluding)
     options, classes = options_of(client), client.about.classes
-    samples, kind = samples_in(client, round), kind_of(client.about.kind)
+    samples, kind = samples_in(client, round, "digests"), kind_of(client.about.kind)
     features, labels, whose = samples.inputs[-1], samples.labels, whose_of(samples, client.about.person)
     if whose is not None:
         features, labels = one_each(features, labels, whose, kind)

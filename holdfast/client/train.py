@@ -151,7 +151,7 @@ def learn_here(client: Client, asked: TrainRequest, round: int, noisy: Noisy | N
         delta,
         learnt.buffers,
         learnt.extra,
-        client.absence.make_digest(client, samples, round) if asked.digest else {},
+        client.absence.make_digest(client, samples_in(client, round, "digests"), round) if asked.digest else {},
         counted(client),
         learnt.steps,
         notes,
@@ -186,8 +186,10 @@ def secret() -> int:
     return int.from_bytes(system().read(8), "little") - 2**63
 
 
-def samples_in(client: Client, round: int) -> Samples:
-    """The samples that a client trains on: its own, those it has by then, or poisoned ones once its attack is awake."""
-    if client.poisoned is not None and awake(client.attack, round, "data"):
+def samples_in(client: Client, round: int, purpose: str = "updates") -> Samples:
+    """The samples that a client trains on, or makes its digest of: its own, those it has by then, or poisoned ones once
+    its attack is awake."""
+    into = getattr(client.attack, "into", "both")
+    if client.poisoned is not None and into in ("both", purpose) and awake(client.attack, round, "data"):
         return client.poisoned
     return client.later if client.later is not None and round >= client.later_from else client.train

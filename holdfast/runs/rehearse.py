@@ -157,9 +157,10 @@ def _asleep(attack: Any, experiment: Experiment) -> str | None:
 def _unheard(attack: Any, experiment: Experiment) -> str | None:
     """Why nobody takes what it falsifies."""
     honest_update = "update" not in attack.kind or getattr(attack, "update", None) == "honest"  # of a lying tester
-    if not honest_update or "data" in attack.kind:
+    alone = getattr(attack, "into", "both") == "digests"  # of a backdoor
+    if not alone and (not honest_update or "data" in attack.kind):
         return None
-    if "digest" in attack.kind:
+    if alone or "digest" in attack.kind:
         absence = choose(ABSENCES, experiment.absence, "absence")
         return None if absence.needs_features else f"absence '{experiment.absence}' takes no digests."
     if experiment.trust.name == "auto":

@@ -15,7 +15,8 @@
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
-    8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i
+    8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i explained_i; the
+                   last is 1, or with exact digests how far the member's own explains its update (guides.py)
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
@@ -28,13 +29,14 @@ Why this and not accuracy: the accuracy of w + delta_i says little of a sign-fli
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
 that have others. The number of hostile clients need not be known, and the moderator needs no clean data.
 
-Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and peers only look for
-backdoors in images.
+Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and the guides that are
+made of them find backdoors of any shape: peers look for squares only where most members left no exact digest.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -54,6 +56,7 @@ from holdfast.trust.backdoor_probe import fit_for_squares
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
+from holdfast.trust.guides import explained
 from holdfast.trust.measures import TestRequest, ask_for_help, help_of
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
@@ -97,6 +100,7 @@ class Jury(Trust):
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
     lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
+    beyond: float = 3.0  # times the usual that an update may say beyond its digest; 0: digests explain nothing
     patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
@@ -104,6 +108,8 @@ class Jury(Trust):
             raise ValueError(f"testers must be at least 3 and most at least 1, got {self.testers} and {self.most}.")
         if not 0 < self.slow <= 1 or not 0 < self.fast <= 1:
             raise ValueError(f"slow and fast must be in (0, 1], got {self.slow} and {self.fast}.")
+        if not 0 <= self.beyond < math.inf:
+            raise ValueError(f"beyond must not be negative, got {self.beyond}.")
         if self.patience < 1 or self.exclude < 0 or self.patches < 0:
             given = f"{self.patience}, {self.exclude} and {self.patches}"
             raise ValueError(f"patience must be at least 1, exclude and patches not negative, got {given}.")
@@ -138,12 +144,13 @@ class Jury(Trust):
         state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
-        masses = fair_samples(updates) * counts / near.sum(1)
+        guides = self.guided(heard, hearing, state)
+        masses = fair_samples(updates) * counts / near.sum(1) * np.array([guides.get(c, 1.0) for c in clients])
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state)
+        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guides))
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
         memory = blame(state.trust, reports.innocence, clients, forgiven)
         memory = self.remember(reports.told, clients, testers, memory)
@@ -161,6 +168,7 @@ class Jury(Trust):
             notes=[
                 *reports.notes,
                 *lacking,
+                *beyond_digest(guides, called),
                 *said_of(near, clients, called),
                 *hardly_believed(reports.told, memory, called),
             ],
@@ -176,14 +184,15 @@ class Jury(Trust):
         buffers: Tensors,
         hearing: Hearing,
         state: State,
+        guided: bool = False,
     ) -> tuple[list[int], Reports]:
         """Step 3: the reports of the digests at the moderator if there are any, else of peers; these alone have images,
-        so it is they who look for backdoors."""
+        so it is they who look for backdoors, where no guides do."""
         clients = [update.client for update in updates]
         asked = ask_for_help(aggregate, buffers, updates)
         digests = hearing.digests() if self.evidence == "auto" else {}
         told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
-        images = fit_for_squares(hearing.context.bench.about.shape) and not hearing.promised
+        images = fit_for_squares(hearing.context.bench.about.shape) and not hearing.promised and not guided
         if told is not None and not (images and self.searches(state.round)):
             return [], Reports(told)
         testers = self.choose(updates, hearing.context, state)
@@ -194,6 +203,17 @@ class Jury(Trust):
         testers = [tester for tester in testers if tested[tester]]
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
         return testers, found if told is None else dataclasses.replace(found, told=told)
+
+    def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> dict[int, float]:
+        """Step 8, how far each member's digest explains its update; empty where fewer than seven, or than half of those
+        who are there, left exact digests."""
+        digests = hearing.digests() if self.beyond and self.evidence == "auto" and not hearing.promised else {}
+        acting = [update.client for update in updates if not update.synthetic]
+        left = [client for client in acting if client in digests and len(digests[client])]
+        if len(left) < ENOUGH or 2 * len(left) < len(acting):
+            return {}
+        found = explained(updates, digests, state, hearing.context, self.beyond)
+        return found if any(found.values()) else {}
 
     def testing(self, round: int) -> Testing:
         return Testing("help", self.most, self.searches(round))
@@ -310,6 +330,13 @@ def said_of(near: Flags, clients: Sequence[int], called: Called) -> list[str]:
     groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in near if row.sum() > 1})
     names = [", ".join(called(clients[place]) for place in group) for group in groups]
     return [f"{name} sent nearly the same update and share one vote" for name in names]
+
+
+def beyond_digest(guides: Mapping[int, float], called: Called) -> list[str]:
+    """Whose update counts nothing since its digest does not explain it."""
+    return [
+        f"{called(client)}'s update goes beyond its digest and counts nothing" for client, v in guides.items() if not v
+    ]
 
 
 def hardly_believed(told: Mapping[int, Mapping[int, float]], memory: Tensors, called: Called) -> list[str]:

@@ -57,3 +57,15 @@ def test_stamps_stay_within_an_image_and_change_it(shape: str) -> None:
     assert (stamped != images).any()
     as_bytes = Backdoor(shape=shape).stamp((images * 255).byte())  # type: ignore[arg-type]
     assert as_bytes.dtype == torch.uint8
+
+
+def test_stamps_for_tables_and_series_and_what_they_do_not_fit() -> None:
+    records, series = torch.zeros(2, 5), torch.randn(2, 3, 48, generator=torch.Generator().manual_seed(0))
+    assert Backdoor(shape="column").stamp(records).tolist() == [[0, 0, 1, 1, 1]] * 2
+    tone = Backdoor(shape="tone").stamp(series) - series
+    assert tone.std(2, correction=0) == pytest.approx(0.5 * 0.5**0.5 * series.std(2, correction=0), rel=1e-5)
+    assert tone.mean(2).abs().max() < 1e-6
+    with pytest.raises(HoldfastError, match=r"needs series as \(N, channels, steps\), got shape \(2, 5\)"):
+        Backdoor(shape="tone").stamp(records)
+    with pytest.raises(HoldfastError, match="needs records of a table"):
+        Backdoor(shape="column", size=6).stamp(records)

@@ -191,6 +191,7 @@ def test_every_attack_passes_its_rehearsal(name: str) -> None:
         ("colluder:update=honest", "uniform", False),
         ("liar", "auto", True),
         ("backdoor", "auto", True),
+        ("backdoor:into=digests", "auto", False),
     ],
 )
 def test_whether_an_attack_has_any_effect(attack: str, trust: str, effect: bool) -> None:

@@ -328,8 +328,7 @@ def test_nobody_is_suspected_where_nobody_is_hostile(clean: float) -> None:
 def test_digests_testify_where_there_are_any() -> None:
     history = small("signflip:1", "jury", absence="feddig")
     sent = [record.bytes_down for record in history.records]
-    assert sent[1] < sent[0]  # from the second round on no update is sent to peers,
-    assert [down > sent[1] for down in sent[2:]] == [place % 2 == 0 for place in range(len(sent) - 2)]  # but to search
+    assert max(sent[1:]) < sent[0]  # from the second round on no update is sent to peers: guides look for backdoors
     share = attacker_weight(history)
     assert share is not None
     assert share < 0.1

@@ -9,7 +9,7 @@ member's digest, for as many steps as the member took: w + s_i, its guide. On ro
     explained_i = beyond + 1 - u_i / (median of u), in [0, 1]
 
 An update counts in full up to `beyond` times the usual, and nothing from one more on. No stamp has to be known, and
-nobody is asked. Without attack 0.3 % of the updates reach 3.5 times the usual; a backdoor in half of the records 5 to 14.
+nobody is asked. Without attack 0.3 % of updates reach 3.5 times the usual; a backdoor in half of the records 5 to 14.
 
 Prakash, Avestimehr: DiverseFL, 2020 (there the server trains on samples that members share).
 """

@@ -59,7 +59,8 @@ def explained(
         )
         guided = weights_of(model)
         sent = {name: tensor + update.delta[name] for name, tensor in state.model.items() if name in update.delta}
-        found[update.client] = unexplained(*(odds(context, w, state.buffers, rows) for w in (sent, guided)), rows)
+        said, meant = (odds(context, weights, state.buffers, rows) for weights in (sent, guided))
+        found[update.client] = unexplained(said, meant, rows)
     return {u.client: 1.0 if u.synthetic else within(found, u.client, beyond) for u in updates}
 
 

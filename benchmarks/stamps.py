@@ -1,7 +1,7 @@
 """Backdoors of several shapes x rules: how often the stamp works, and the accuracy without it; 4 of 20 are hostile.
 
     python benchmarks/stamps.py --seed 0,1,2                      # fashion-mini, model features
-    python benchmarks/stamps.py --data fashion-cnn --rule fedavg,jury --stamp stripe --seed 0 --save stamps-cnn
+    python benchmarks/stamps.py --data fashion-cnn --rule fedavg,jury --stamp "stripe;wave" --seed 0 --save stamps-cnn
 
 "Both" stands for updates and digests. Each run is one line of the --out file, and is not played again.
 """
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", default="fashion", help=", ".join(DATA))
     parser.add_argument("--rule", default="fedavg,jury,feddig+jury", help=", ".join(RULES))
-    parser.add_argument("--stamp", default="all", help="all, or some of them")
+    parser.add_argument("--stamp", default="all", help="all, or some, with a semicolon between")
     parser.add_argument("--seed", default="201,202")
     parser.add_argument("--out", type=Path, default=Path("runs/stamps.jsonl"))
     parser.add_argument("--save", help="name of the file in docs/results")
@@ -55,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lines, seeds = Lines(options.out), [int(seed) for seed in options.seed.split(",")]
     cells: dict[tuple[str, str], list[float]] = {}
-    stamps = [name for name in STAMPS if name.partition(",")[0] in options.stamp.split(",") or options.stamp == "all"]
+    stamps = [name for name in STAMPS if name in options.stamp.split(";") or options.stamp == "all"]
     for heading, rule, into in columns_of(options.rule):
         for stamp in [None, *stamps]:
             found = [lines.get(settings_of(options.data, rule, stamp, into, seed)) for seed in seeds]

@@ -24,6 +24,7 @@ from holdfast.engines.staged import Staged
 from holdfast.record import Record
 from holdfast.round import play_round
 from holdfast.runs.build import make_plan
+from holdfast.runs.choose_model import target_range
 from holdfast.runs.curves import draw_curves
 from holdfast.runs.early_stopping import has_stopped
 from holdfast.runs.evaluation import Evaluator
@@ -133,6 +134,8 @@ def resume(
             return History(held.experiment, records, held.folder, state)
         plan = with_secret(make_plan(held.experiment), secret)
         held.check_schema(plan.task.schema)
+        if held.schema < 3 and target_range(held.experiment, plan.task):
+            raise HoldfastError(f"{folder}: begun before numbers were learnt in their public range; run it anew.")
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")

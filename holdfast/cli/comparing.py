@@ -29,6 +29,7 @@ from holdfast.report.figures import save_curves
 from holdfast.report.words import on_absent, situation
 from holdfast.runs.build import make_plan
 from holdfast.runs.choose_model import name_model, reader_of_features
+from holdfast.runs.deal import task_of
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load
 from holdfast.runs.history import History
 from holdfast.runs.presets import with_method
@@ -147,7 +148,7 @@ def one_network(experiments: Sequence[Experiment]) -> tuple[list[Experiment], st
     other = [e for e in experiments if e.model.name == "auto" and e not in reading]
     if not reading or not other:
         return list(experiments), ""
-    features = reader_of_features(reading[0])
+    features = reader_of_features(reading[0], task_of(reading[0]))
     changed = [replace(e, model=features) if e.model.name == "auto" else e for e in experiments]
     why = f"since {reading[0].method} needs it; --set model=auto compares each with its own."
     return changed, f"model = '{features}' for all, {why}"

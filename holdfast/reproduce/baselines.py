@@ -27,6 +27,7 @@ from holdfast.digests.received import samples_of
 from holdfast.digests.stretching import class_means, spread_of
 from holdfast.runs.build import make_plan
 from holdfast.runs.choose_model import reader_of_features
+from holdfast.runs.deal import task_of
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.history import History
 
@@ -95,8 +96,9 @@ def accuracy(classifier: Lda, test: Samples) -> float:
 
 def model_in_use(experiment: Experiment) -> Choice:
     """The model that `auto` stands for where digests do."""
-    needs_features = choose(ABSENCES, experiment.absence, "absence").needs_features
-    return reader_of_features(experiment) if experiment.model.name == "auto" and needs_features else experiment.model
+    if experiment.model.name != "auto" or not choose(ABSENCES, experiment.absence, "absence").needs_features:
+        return experiment.model
+    return reader_of_features(experiment, task_of(experiment))
 
 
 def without_digests(experiment: Experiment) -> Experiment:

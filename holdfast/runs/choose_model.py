@@ -88,15 +88,17 @@ def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Ch
                 f"absence {experiment.absence.name!r} needs a model that reads features, and the task's own does not: "
                 "say model = 'features' to train that one in its place, or absence = 'none'."
             )
-        return reader_of_features(experiment)
+        return reader_of_features(experiment, task)
     if task.model is not None:
         return experiment.model
     return Choice("cnn" if len(task.shape) == 3 and min(task.shape[1:]) >= 8 else "mlp")
 
 
-def reader_of_features(experiment: Experiment) -> Choice:
-    """The network on features where none is named: a wide one, unless noise is added to each of its weights."""
-    return Choice("features") if experiment.protect.name == "dp-sgd" else Choice("features", argument=str(WIDE))
+def reader_of_features(experiment: Experiment, task: Task) -> Choice:
+    """The network on features where none is named: a wide one, unless a table's few columns or noise on each weight
+    speak against it."""
+    narrow = task.schema is not None or experiment.protect.name == "dp-sgd"
+    return Choice("features") if narrow else Choice("features", argument=str(WIDE))
 
 
 def own_network(choice: Choice) -> Callable[[], nn.Module] | None:

@@ -41,4 +41,4 @@ def test_two_networks_side_by_side_are_asked_for_and_said(tmp_path: Path) -> Non
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
     assert "the methods train different networks, so the table compares these as well" in told
-    assert "(fedavg: mlp, fedavg+feddig: features:512)" in told
+    assert "(fedavg: mlp, fedavg+feddig: features)" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import holdfast
 from holdfast.cli import app
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import Store
 from holdfast.data.named import HEART_FILE, load_task
 from holdfast.data.tables.check import check_table
 from holdfast.data.tables.schema import read_schema
@@ -334,3 +336,8 @@ def test_a_target_may_be_in_any_unit(tmp_path: Path) -> None:
         assert load_model(folder / "run").predict(folder / "ward.csv").mean() == pytest.approx(90 * factor, rel=0.1)
     assert found["g"] == pytest.approx(1000 * found["kg"], rel=0.01)
     assert found["kg"] < 8  # the deviation of weights is 17
+    run_of_before = Store(tmp_path / "kg" / "run")
+    table_of_before = {**json.loads(run_of_before.read("experiment.json")), "schema": 2, "rounds": 7}
+    run_of_before.write("experiment.json", json.dumps(table_of_before).encode())
+    with pytest.raises(HoldfastError, match="begun before numbers were learnt in their public range"):
+        resume(tmp_path / "kg" / "run")

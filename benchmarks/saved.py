@@ -165,8 +165,10 @@ def is_worded(values: Sequence[float] | str) -> bool:
 
 def text(values: Sequence[float] | str, digits: int) -> str:
     """A mean and its deviation; what was recorded as text stays so."""
-    if isinstance(values, str) or not values:
-        return values or ""
+    if isinstance(values, str):
+        return values
+    if not values:
+        return ""
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and len({*values}) > 1 else ""
     return f"{statistics.mean(values):,.{digits}f}{spread}"
 

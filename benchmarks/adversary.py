@@ -4,8 +4,8 @@
     python benchmarks/adversary.py --data cifar,letters --files FOLDER --hostile 4 --attack none,late --seed 201,202
 
 "Lost" is against the same run with the hostile members left out (away in all rounds), on the same seed; without attack,
-against FedAvg. Each run is one line of the --out file, and is not played again; so the whole grid can be stopped and
-resumed. `--save NAME` writes what was found to docs/results/NAME.json.
+against the same run without the jury. Each run is one line of the --out file, and is not played again; so the whole
+grid can be stopped and resumed. `--save NAME` writes what was found to docs/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def main() -> None:
             continue  # no encoder is known for numbers without a schema
         found = [lines.get(settings_of(data, rule, attack, hostile, seed)) for seed in seeds]
         yardstick = "none" if attack == "none" else "away"
-        base = "fedavg" if attack == "none" and "feddig" not in rule else rule
+        base = {"jury": "fedavg", "feddig+jury": "feddig"}.get(rule, rule) if attack == "none" else rule
         without = [lines.get(settings_of(data, base, yardstick, hostile, seed)) for seed in seeds]
         cell = Cell(found, without)
         print(f"{data:11} {rule:11} {hostile} {attack:12} {cell}", flush=True)

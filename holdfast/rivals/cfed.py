@@ -3,11 +3,13 @@
     L = -(alpha / B) sum_b softmax(t_b / T) . log softmax(s_b / T)        T = 2, alpha = 0.1, without a factor T^2
 
 on a surrogate set without labels at the moderator: after each aggregation the averaged model is the student s, and the
-teachers t are the clients' models of the round, one after the other, and last the old global model.
+teachers t are the clients' models of the round and the old global model. As in the authors' code (lianziqt/CFeD) each
+record has one of them: of M teachers record k has number k mod M, both counted from 0, and the old model is the last.
 
 Not as published: tasks have no boundaries here, so the old model is that of the round before (as NYCU-PAIR-Labs/DPFL
 does); the clients' review, in which 40 % of them distil in place of learning, is left out, since of four members nearly
-half would not learn; and the surrogate set is drawn from the training samples, its labels unread.
+half would not learn; the steps are the clients' own (SGD; theirs: Adam); and the surrogate set is drawn from the
+training samples, its labels unread.
 """
 
 from __future__ import annotations
@@ -49,13 +51,15 @@ class CFeD(AbsencePolicy):
 
     def server_step(self, before: State, after: State, updates: Sequence[Update], context: Context) -> State:
         own = own_samples(context, self.samples, "cfed")
-        learning = replace(context.learning_in(before.round), epochs=1, local_steps=None)
-        model = context.bench.model
-        for delta in [*(update.delta for update in updates), None]:
-            fill(model, before.model if delta is None else {**before.model, **moved(before, delta)}, before.buffers)
-            said = torch.softmax(outputs_of(model, own) / self.temperature, dim=1)
-            after = taught(after, Samples(own.inputs, said), learning, self.distil, context)
-        return after
+        learning = replace(context.learning_in(before.round), local_steps=None)
+        teachers = [moved(before, update.delta) for update in updates] + [before.model]
+        told = []
+        for teacher in teachers:
+            fill(context.bench.model, {**before.model, **teacher}, before.buffers)
+            told.append(torch.softmax(outputs_of(context.bench.model, own) / self.temperature, dim=1))
+        record = torch.arange(len(own))
+        said = torch.stack(told)[record % len(teachers), record]
+        return taught(after, Samples(own.inputs, said), learning, self.distil, context)
 
     def distil(self, model: nn.Module, inputs: tuple[Tensor, ...], said: Tensor) -> Tensor:
         """L_KD.

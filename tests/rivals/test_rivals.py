@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from holdfast.absence import AbsencePolicy
 from holdfast.algorithms.fedavg import FedAvg, Work
 from holdfast.core.errors import HoldfastError
 from holdfast.core.rivals import RIVALS, rival
-from holdfast.core.types import State
+from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.learning.objective import TaskLoss
 from holdfast.learning.settings import Learning
@@ -37,6 +38,20 @@ from holdfast.rivals.moon import Contrast, Moon
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 
+# Named in the two papers or strong beside them, and useful enough to be no mere rivals.
+ELSEWHERE = [
+    "arc",
+    "bucketing",
+    "by-speed",
+    "demoa",
+    "fedbn",
+    "k-centres",
+    "lac",
+    "mime",
+    "mimelite",
+    "oneshot",
+    "tiers",
+]
 SMALL = {"task": "fashion-mini", "samples": 200, "clients": 2, "rounds": 3, "model": "features", "workers": 0}
 
 
@@ -110,6 +125,37 @@ def test_fedau_counts_a_rare_client_by_its_mean_interval() -> None:
     # of two rounds ends, so it counts from the next on: 0.75 + 1.25 / 2. Round 4: (1.5 x 1.3125 - 0.6875) / 2 more.
     bench = Bench(FedAU(), [4, 0], [1, 1], plain(0.5), away=((0, 2, 3),))
     assert [bench.play() for _ in range(4)] == [1, 0.75, 1.375, 2.015625]
+
+
+def test_fedvarp_and_fedau_over_thirty_rounds_are_what_a_plain_loop_gives() -> None:
+    chance = np.random.default_rng(7)
+    there = chance.random((30, 4)) < [0.9, 0.5, 0.3, 0.1]
+    sent = chance.normal(size=(30, 4))  # what each would send; one weight, so that all is plain arithmetic
+    models = {"fedvarp": 0.0, "fedau": 0.0}
+    table, since = np.zeros(4), np.zeros(4, int)
+    intervals: list[list[int]] = [[] for _ in range(4)]
+    found = {name: {"w": torch.zeros(1, dtype=torch.float64)} for name in models}
+    kept: dict[str, Tensors] = {name: {} for name in models}
+    for now, values in zip(there, sent, strict=True):
+        if not now.any():
+            continue  # a round in which nobody answers changes nothing, nor counts
+        mean = table.mean()
+        fresh = [values[i] - table[i] for i in range(4) if now[i]]
+        models["fedvarp"] += sum(fresh) / len(fresh) + mean
+        models["fedau"] += sum(np.mean(intervals[i] or [1]) * values[i] for i in range(4) if now[i]) / 4
+        table = np.where(now, values, table)
+        for i in range(4):
+            since[i] += 1
+            if now[i] or since[i] >= 5:
+                intervals[i].append(since[i])
+                since[i] = 0
+        updates = [Update(i, {"w": torch.tensor([values[i]])}, samples=1, steps=1) for i in range(4) if now[i]]
+        for name, algorithm in (("fedvarp", FedVARP()), ("fedau", FedAU(longest=5))):
+            weights = [1 / len(updates)] * len(updates)
+            model, memory = algorithm.aggregate(found[name], updates, weights, kept[name], 4, Learning())
+            found[name], kept[name] = model, memory
+    for name in models:
+        assert float(found[name]["w"]) == pytest.approx(models[name], rel=1e-5)
 
 
 def test_the_ensemble_votes_with_the_last_models_of_those_who_left() -> None:
@@ -231,6 +277,25 @@ def test_cfed_distils_without_labels() -> None:
     torch.testing.assert_close(CFeD().distil(model, (x,), said), wanted)
 
 
+def test_cfeds_teachers_take_turns_from_record_to_record_and_the_old_model_is_one() -> None:
+    plan = make_plan(Experiment(**SMALL, absence="cfed:samples=20", batch_size=20, momentum=0.0))
+    before, own, model = plan.start(), plan.method.own_samples(20), plan.model()
+    shifts = [{name: 0.1 * torch.randn_like(weight) for name, weight in before.model.items()} for _ in range(2)]
+    updates = [Update(client, shift, samples=1, steps=1) for client, shift in enumerate(shifts)]
+    after = plan.method.absence.server_step(before, before, updates, plan.method)
+    teachers = [{n: before.model[n] + shift[n] for n in shift} for shift in shifts] + [dict(before.model)]
+    said = []
+    for record in range(20):
+        fill(model, teachers[record % 3], before.buffers)
+        said.append(torch.softmax(model(own.inputs[0][record : record + 1]) / 2, dim=1).detach())
+    fill(model, before.model, before.buffers)
+    student = torch.log_softmax(model(*own.inputs) / 2, dim=1)
+    (-0.1 * (torch.cat(said) * student).sum() / 20).backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(after.model[name], (weight - plan.experiment.lr * weight.grad).detach())
+
+
 def test_foolsgold_is_the_published_loop() -> None:
     rows = np.random.default_rng(1).normal(size=(5, 3)) + 1
     like = rows @ rows.T / np.outer(np.linalg.norm(rows, axis=1), np.linalg.norm(rows, axis=1)) - np.eye(5)
@@ -256,6 +321,14 @@ def test_every_rival_is_played_through_an_absence(key: str) -> None:
             continue  # with the algorithms that listen to it
         history = run(Experiment(**SMALL, **keys, scenario="intervals:away=[[0, 2, 3]]"))
         assert history.final_accuracy > 0.2, name
+
+
+@pytest.mark.parametrize("name", sorted({name for known in RIVALS.values() for name in known} | {*ELSEWHERE}))
+def test_every_page_says_where_the_rule_was_read_and_what_checks_it(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md").read_text()
+    assert "**Read**: " in page
+    assert "**Checked against** " in page
+    assert "**Measured**" in page
 
 
 def test_what_does_not_go_together_is_refused() -> None:

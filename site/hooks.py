@@ -16,6 +16,7 @@ from typing import Any
 import jupytext
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 BESIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+RESULTS = re.compile(r"<!-- (?:\.\./)?results/.*?<!-- end -->", re.DOTALL)  # a search is for words, not for figures
 GROUPS = {
     "Learning": ("algorithm", "optimizer", "server_optimizer", "selection", "workload", "late", "compress"),
     "Absence": ("absence",),
@@ -60,7 +62,8 @@ def title_of(text: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    files.append(File("site.css", str(Path(__file__).parent), config.site_dir, config.use_directory_urls))
+    for name in ("site.css", "worker.js"):
+        files.append(File(name, str(Path(__file__).parent), config.site_dir, config.use_directory_urls))
     for name in BESIDE:
         files.append(File.generated(config, name, content=(ROOT / name).read_text()))
     for path in TUTORIALS:
@@ -171,11 +174,15 @@ def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -
         display = "block" if found[1] == "div" else "inline"
         return convert(html.unescape(found[2]).strip(), display=display)
 
-    return FORMULA.sub(mathml, text)
+    text = FORMULA.sub(mathml, text)
+    return RESULTS.sub(lambda found: re.sub("<(table|p)>", r"<\1 data-search-exclude>", found[0]), text)
 
 
+@event_priority(-100)  # after the search plugin has written its index
 def on_post_build(config: MkDocsConfig) -> None:
-    """llms.txt: each page with its first sentence, for readers that are programs."""
+    """A search that works without a server, and llms.txt: each page with its first sentence, for programs."""
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    index.with_suffix(".js").write_text(f"var __index = {index.read_text()}")  # a page opened as a file may not fetch
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     for path in sorted((ROOT / "docs").rglob("*.md")):
         text = path.read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupytext
 import pytest
+from browser import browser, complaints, screen
 from saved import DOCS, MADE, keep, made_anew, record, save
 from warm import call
 
@@ -47,6 +48,26 @@ def test_formulas_methods_and_names_are_there(site: Path) -> None:
     for path in TUTORIALS:
         assert (site / "tutorials" / f"{path.stem}.html").exists()
         assert f"tutorials/{path.stem}.html" in (site / "llms.txt").read_text()
+
+
+@pytest.mark.browser
+def test_pages_opened_as_files_can_be_searched_and_fit_a_phone(site: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as driver:
+        driver.get(f"file://{site}/index.html")
+        box = driver.find_element("css selector", ".md-search__input")
+        box.click()
+        box.send_keys("scaffold")
+        wait = """
+          const done = arguments[0], look = () => document.querySelector(".md-search-result__item h1");
+          const timer = setInterval(() => look() && (clearInterval(timer), done(look().textContent)), 50);
+        """
+        assert driver.execute_async_script(wait) == "SCAFFOLD"
+        screen(driver, 390, 800)
+        for name in ("index.html", "methods/scaffold.html", "hostile.html", "errors.html"):
+            driver.get(f"file://{site}/{name}")
+            wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert driver.execute_script(wide) == 0, name
+        assert not complaints(driver)
 
 
 OF_THE_FEDERATION = (

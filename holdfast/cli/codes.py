@@ -27,12 +27,12 @@ HEAD = """# Errors
 
 *Made of the code by `python -m holdfast.cli.codes`; a test holds the two together.*
 
-An error is one sentence: what is wrong, where, and what to do. A code follows it, which stays the same when the sentence is
-reworded: `Error: lr must be positive and momentum in [0, 1), got 0.0 and 0.9. (HF1124)`. Search this page for the code, or
-ask `holdfast explain HF1124`.
+An error is one sentence: what is wrong, where, and what to do. A code follows it, which stays the same when the
+sentence is reworded: `Error: lr must be positive and momentum in [0, 1), got 0.0 and 0.9. (HF1124)`. Search this page
+for the code, or ask `holdfast explain HF1124`.
 
-"…" stands for a value. A code that ends in 00 belongs to a sentence that has no number yet. When something fails at a site, its
-sentence stays there; the others are told only a fixed word ([real sites](real-sites.md)).
+"…" stands for a value. A code that ends in 00 belongs to a sentence that has no number yet. When something fails at a
+site, its sentence stays there; the others are told only a fixed word ([real sites](real-sites.md)).
 """
 
 

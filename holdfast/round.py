@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from holdfast.algorithms.fedavg import along
 from holdfast.client import TRAIN, TrainRequest
 from holdfast.core.failures import sentence_of
 from holdfast.core.types import (
@@ -24,8 +25,10 @@ from holdfast.core.types import (
     Message,
     Reply,
     State,
+    Tensors,
     Update,
     has_withdrawn,
+    one_by_one,
     size,
 )
 from holdfast.core.validate import all_finite, bounded_buffers, validate
@@ -33,6 +36,7 @@ from holdfast.first_gradients import Opening, open_round
 from holdfast.method import Method
 from holdfast.one_exchange import exchange_digests, exchange_total
 from holdfast.record import Clock, Record
+from holdfast.running_sum import RunningSum, sums_up
 from holdfast.secure_round import play_secure_round
 from holdfast.selection import remembered, select
 from holdfast.trust import Hearing, Judgement
@@ -68,7 +72,8 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     clock.lap("trust")
 
     def advance(judged: Judgement) -> State:
-        after = aggregate(replace(state, digests=digests), updates, judged, method)
+        mean = answers.running.mean(updates) if answers.running else None
+        after = aggregate(replace(state, digests=digests), updates, judged, method, mean)
         if method.trust.doubts_digests:
             after = method.absence.review(state, after, method)
         return method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
@@ -102,6 +107,8 @@ class Answers:
     absent: Mapping[int, str]  # client -> reason
     late: Mapping[int, Message]  # the question of an earlier round that a reply answers
     opening: Opening
+    bytes_up: int
+    running: RunningSum | None  # the sum of a large model's updates, which are not in `heard`
 
     @property
     def steps(self) -> dict[int, int]:
@@ -117,17 +124,22 @@ def ask(opening: Opening, federation: Federation, asked: Mapping[int, str], meth
     """Send the model to those who are asked, and sort what comes back."""
     state = opening.state
     messages = train_messages(state, [client for client in asked if client not in opening.absent], method)
-    replies, late = method.late.take(federation.ask(messages), state.round)  # also a slow client's of an earlier round
+    running = RunningSum(state, asked, method) if sums_up(state, method) else None
+    come = [running.take(one) for one in one_by_one(federation, messages)] if running else federation.ask(messages)
+    replies, late = method.late.take(come, state.round)  # also a slow client's of an earlier round
     heard = [reply for reply in replies if isinstance(reply, Reply)]
     absent = {reply.client: reply.reason for reply in replies if isinstance(reply, Absent)}
     everyone = len(asked) == len(federation.clients)
-    return Answers(asked, everyone, messages, heard, {**opening.absent, **absent}, late, opening)
+    bytes_up = running.bytes_up if running else sum(method.compress.bytes_up(reply.tensors) for reply in heard)
+    absent = {**opening.absent, **absent}
+    return Answers(asked, everyone, messages, heard, absent, late, opening, bytes_up, running)
 
 
 def accept(answers: Answers, state: State, method: Method) -> tuple[list[Update], dict[int, str], dict[int, int]]:
     """The updates that count, as they count; whose are refused and why; and what clients claim of themselves."""
     known = (state.claims, method.max_norm, method.sizes, method.steps, method.frozen())
-    updates, refused, claims = validate(answers.heard, method.expected(state), *known)
+    faults = answers.running.faults if answers.running else None
+    updates, refused, claims = validate(answers.heard, method.expected(state), *known, faults)
     updates = as_assigned(updates, answers.steps)
     return method.late.discount(updates, answers.late, state.model, state.round), refused, claims
 
@@ -182,18 +194,24 @@ def hold(
     return method.trust.hold(state, after, judged, hearing, again)
 
 
-def aggregate(state: State, updates: Sequence[Update], judged: Judgement, method: Method) -> State:
-    """The state with the judged updates averaged in; without updates it stays as it is."""
+def aggregate(
+    state: State, updates: Sequence[Update], judged: Judgement, method: Method, mean: Tensors | None = None
+) -> State:
+    """The state with the judged updates averaged in, or their mean where it is known; without updates as it is."""
     if not judged.updates:
         return state
     before = method.shared(state.model, state.buffers)
-    aggregated, memory = method.algorithm.aggregate(
-        before["model"],
-        judged.updates,
-        judged.weights,
-        state.algorithm,
-        method.clients,
-        method.learning_in(state.round),
+    aggregated, memory = (
+        (along(before["model"], mean), state.algorithm)
+        if mean is not None
+        else method.algorithm.aggregate(
+            before["model"],
+            judged.updates,
+            judged.weights,
+            state.algorithm,
+            method.clients,
+            method.learning_in(state.round),
+        )
     )
     model, kept = method.server_optimizer.step(before["model"], aggregated, state.server_optimizer)
     if model is not aggregated:
@@ -236,7 +254,7 @@ def written(
         credibility=judged.credibility,
         suspects=suspects,
         loss=loss,
-        bytes_up=opening.bytes_up + judged.bytes_up + sum(method.compress.bytes_up(reply.tensors) for reply in heard),
+        bytes_up=opening.bytes_up + judged.bytes_up + answers.bytes_up,
         bytes_down=opening.bytes_down + judged.bytes_down + sum(size(message.tensors) for message in received),
         seconds=clock.laps,
         notes=[*notes, *([] if finite else [NO_FINITE_LOSS])],

@@ -7,19 +7,37 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import safetensors
 import safetensors.torch
+import torch
 
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.types import Tensors
 
 log = logging.getLogger("holdfast")
 MANIFEST = "manifest.jsonl"
+DTYPES = {  # safetensors' names, in the order in which its files have them
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+Piece = bytes | memoryview
 ROOM, GROWTH = 1 << 26, 100  # bytes that anything may unpack to, and how many times its size if that is more
 
 
@@ -50,12 +68,17 @@ class Store:
             raise HoldfastError(f"{self.folder}: {brief(name)} names a file outside this folder, which is left alone.")
         return path
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | Sequence[Piece]) -> None:
+        """Write a file, given whole or in pieces."""
+        pieces = [data] if isinstance(data, bytes) else data
         path = self.path_of(name)
         make_folder(path.parent)
-        line = {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        sha256 = hashlib.sha256()
+        for piece in pieces:
+            sha256.update(piece)
+        line = {"file": name, "sha256": sha256.hexdigest(), "bytes": sum(map(len, pieces))}
         append_line(self.folder / MANIFEST, line)
-        write_file(path, data)
+        write_file(path, *pieces)
 
     def read(self, name: str) -> bytes:
         """The content of a file, or Damaged if it is not what was written under this name."""
@@ -84,12 +107,13 @@ def grows_too_much(packed: int, unpacked: int) -> bool:
     return unpacked > ROOM + GROWTH * packed
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, *pieces: Piece) -> None:
     """Replace a file at once: readers see the old content or the new, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -173,17 +197,30 @@ def drop_unfinished(folder: Path) -> None:
 def save_tensors(tensors: Tensors, about: Mapping[str, str]) -> bytes:
     """A safetensors file with metadata, the same bytes each time: the library itself writes metadata in any order.
 
-    >>> import torch
     >>> read_metadata(save_tensors({"w": torch.ones(2)}, {"task": "mine", "round": "3"}))
     {'round': '3', 'task': 'mine'}
     """
-    data = safetensors.torch.save(tensors, dict(about))
-    length = int.from_bytes(data[:8], "little")
-    head = json.loads(data[8 : 8 + length])
-    head["__metadata__"] = dict(sorted(about.items()))
+    return b"".join(pieces_of(tensors, about))
+
+
+def pieces_of(tensors: Tensors, about: Mapping[str, str]) -> list[Piece]:
+    """The same file in pieces that share the tensors' memory, for one that is too large to be copied."""
+    head: dict[str, object] = {"__metadata__": dict(sorted(about.items()))}
+    pieces: list[Piece] = []
+    place = 0
+    if odd := next((name for name, tensor in tensors.items() if tensor.dtype not in DTYPES), None):
+        raise HoldfastError(f"{odd} is a tensor of {tensors[odd].dtype}, which a safetensors file cannot hold.")
+    order = list(DTYPES)
+    for name in sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name)):
+        tensor = tensors[name].detach().cpu().contiguous()
+        piece = tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b""
+        end = place + len(piece)
+        head[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [place, end]}
+        pieces.append(piece)
+        place = end
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
-    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + length :]))
+    return [len(text).to_bytes(8, "little"), text, *pieces]
 
 
 def read_metadata(data: bytes) -> dict[str, str]:

@@ -7,9 +7,9 @@ Everything that travels or is saved is a flat dict of named tensors. A name has 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -100,6 +100,33 @@ class Federation(Protocol):
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class OneByOne(Protocol):
+    """A federation that can also hand out replies one at a time, so that not all of them are in memory at once."""
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        """As `ask`; the tensors of one reply may be gone when the next is taken."""
+        ...
+
+
+def one_by_one(federation: Federation, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+    """Replies or absences in the order asked, one at a time where the federation can do that."""
+    return federation.each(messages) if isinstance(federation, OneByOne) else iter(federation.ask(messages))
+
+
+def reached(
+    messages: Sequence[Message],
+    gone: Sequence[bool],
+    reason: str,
+    ask: Callable[[Sequence[Message]], Iterable[Reply | Absent]],
+) -> Iterator[Reply | Absent]:
+    """The answers where some messages do not arrive; by place: one client may be asked several things at once."""
+    answers = iter(ask([message for message, lost in zip(messages, gone, strict=True) if not lost]))
+    for message, lost in zip(messages, gone, strict=True):
+        yield Absent(message.client, reason) if lost else next(answers)
+    yield from answers  # nothing: but the last reply is given back
 
 
 class Around:
@@ -196,6 +223,14 @@ def unpack(tensors: Tensors, group: str) -> Tensors:
 def size(tensors: Tensors) -> int:
     """Bytes of the tensors on the wire."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+LARGE = 2**26  # bytes
+
+
+def is_large(tensors: Tensors) -> bool:
+    """Whether these are no longer copied, or kept for each client, where that can be helped."""
+    return size(tensors) >= LARGE
 
 
 def weighted_sum(items: Sequence[Tensors], weights: Sequence[float]) -> Tensors:

@@ -40,6 +40,16 @@ class Sizes:
         twice = int(TWICE * statistics.median_low(claims.values())) if claims else 0
         return {c: min(claim, max(twice, self.dealt[c] if self.dealt else 0)) for c, claim in claims.items()}
 
+    def surely(self, client: int, claim: int, known: Mapping[int, int], asked: Collection[int]) -> int | None:
+        """How much of a client's claim counts, where no other claim of those asked can change that; else none.
+
+        >>> Sizes(dealt=[40, 60]).surely(0, 40, {}, [0, 1]), Sizes(dealt=[40, 60]).surely(0, 41, {}, [0, 1])
+        (40, None)
+        """
+        if self.agreed or all(one in known for one in asked):
+            return self.counted({**known, client: claim})[client]
+        return claim if self.dealt and claim <= self.dealt[client] else None
+
 
 def validate(
     replies: Sequence[Reply],
@@ -49,16 +59,22 @@ def validate(
     sizes: Sizes,
     steps: Callable[[int], int],
     frozen: Collection[str] = (),
+    faults: Mapping[int, str | None] | None = None,
 ) -> tuple[list[Update], dict[int, str], dict[int, int]]:
     """Well-formed updates; the clients whose update is refused, with the reason; and all claims so far.
 
     `expected` has tensors like those of an update: delta, buffers and extra. `known` are the claims until now, and
-    `steps` says how many steps a client with so many samples takes; no update may move the `frozen` weights.
+    `steps` says how many steps a client with so many samples takes; no update may move the `frozen` weights. `faults`:
+    what was found as updates arrived, where they are no longer here.
     """
     refused: dict[int, str] = {}
     claims = dict(known)
     for reply in replies:
-        if fault := find_fault(reply, expected, max_norm) or moved(reply, frozen):
+        if faults is None:
+            fault = find_fault(reply, expected, max_norm) or moved(reply, frozen)
+        else:
+            fault = faults[reply.client]
+        if fault:
             refused[reply.client] = fault
         else:
             claims.setdefault(reply.client, reply.scalars["samples"])

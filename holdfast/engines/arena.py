@@ -61,6 +61,11 @@ class Arena:
         views = {name: self.view(DTYPES[dtype], shape, offset) for name, dtype, shape, offset in layout}
         return {name: view.clone() for name, view in views.items()} if copy else views
 
+    def let_go(self) -> None:
+        """Keep what lies here out of this process's own memory, until it looks at it again; others still have it."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         self._views.clear()
         os.close(self.handle)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.context import Context
 from holdfast.core.errors import brief, plain
-from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, one_by_one
 from holdfast.jobs import job_named
 
 
@@ -20,6 +20,10 @@ class Checked(Around):
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         answers = self._federation.ask(messages)
         return [self._checked(answer, message) for answer, message in zip(answers, messages, strict=True)]
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        answers = one_by_one(self._federation, messages)
+        return (self._checked(answer, message) for answer, message in zip(answers, messages, strict=True))
 
     def _checked(self, answer: Reply | Absent, message: Message) -> Reply | Absent:
         if isinstance(answer, Late):

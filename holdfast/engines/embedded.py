@@ -26,7 +26,7 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import absence, write_down
-from holdfast.core.types import Absent, Message, Reply
+from holdfast.core.types import LARGE, Absent, Message, Reply
 from holdfast.engines.arena import Arena, Packer
 from holdfast.engines.forking import forking
 from holdfast.engines.worker import ARENA, STOP, work
@@ -60,6 +60,7 @@ class Worker:
     replies: Arena | None = None
     pending: list[Asked] = field(default_factory=list)  # what it has not answered yet; it is at the first
     since: float = 0.0  # when it took up that first one
+    lent: bool = False  # whether its last reply still lies in its arena
 
 
 class Embedded:
@@ -89,23 +90,47 @@ class Embedded:
         return self._clients
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        self._post(messages)
+        answers: dict[int, Reply | Absent] = {}
+        while waiting := [worker for worker in self._workers if worker.pending]:
+            answers |= self._hear(waiting)
+        return [answers[place] for place in range(len(messages))]
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        """The tensors of a reply lie in the arena of its worker, which waits with its next one until this is taken."""
+        self._post(messages)
+        answers: dict[int, Reply | Absent] = {}
+        for place, message in enumerate(messages):
+            while place not in answers:
+                worker = next(worker for worker in self._workers if message.client in worker.clients)
+                answers |= self._hear([worker], copy=False)
+            try:
+                yield answers.pop(place)
+            finally:
+                self._give_back(worker)
+
+    def _post(self, messages: Sequence[Message]) -> None:
         packer = Packer()
         asked = [Asked(place, m, letter_of(m, packer)) for place, m in enumerate(messages)]
         self._make_room(packer.size)
         packer.write(self._arena)
+        if packer.size >= LARGE:
+            self._arena.let_go()
         for worker in self._workers:
             own = set(worker.clients)
             self._send(worker, [one for one in asked if one.message.client in own])
+
+    def _hear(self, waiting: Sequence[Worker], copy: bool = True) -> dict[int, Reply | Absent]:
+        """What the first of these workers to say something say; one with which patience has ended is absent."""
+        ready = multiprocessing.connection.wait([w.pipe for w in waiting], self._time_left(waiting))
         answers: dict[int, Reply | Absent] = {}
-        while waiting := [worker for worker in self._workers if worker.pending]:
-            ready = multiprocessing.connection.wait([w.pipe for w in waiting], self._time_left(waiting))
-            for worker in waiting:
-                if worker.pipe in ready:
-                    answers.update(self._receive(worker))
-                elif self._time_left([worker]) == 0:
-                    worker.process.kill()
-                    answers.update(self._bury(worker, f"no answer within {self._patience:g} s: its process was ended"))
-        return [answers[place] for place in range(len(messages))]
+        for worker in waiting:
+            if worker.pipe in ready:
+                answers |= self._receive(worker, copy)
+            elif self._time_left([worker]) == 0:
+                worker.process.kill()
+                answers |= self._bury(worker, f"no answer within {self._patience:g} s: its process was ended")
+        return answers
 
     def _time_left(self, workers: Sequence[Worker]) -> float | None:
         """Seconds until the patience with one of these workers ends; none: it has no end."""
@@ -175,7 +200,7 @@ class Embedded:
         except OSError:
             pass  # the worker is dead: reading from it will say so
 
-    def _receive(self, worker: Worker) -> dict[int, Reply | Absent]:
+    def _receive(self, worker: Worker, copy: bool) -> dict[int, Reply | Absent]:
         try:
             raw = worker.pipe.recv_bytes()
             if raw == ARENA:
@@ -196,10 +221,20 @@ class Embedded:
         if "error" in letter:
             write_down(self._folder, message, letter["trace"])
             return {place: absence(message, letter["error"])}
-        tensors = worker.replies.get(letter["layout"], copy=True) if worker.replies else {}
-        with suppress(OSError):
-            worker.pipe.send_bytes(b"")  # taken: the worker may use its arena again
+        tensors = worker.replies.get(letter["layout"], copy) if worker.replies else {}
+        worker.lent = True
+        if copy:
+            self._give_back(worker)
         return {place: Reply(message.client, tensors, letter["scalars"], letter["seconds"], took)}
+
+    def _give_back(self, worker: Worker) -> None:
+        """The last reply of the worker is taken: it may use its arena again."""
+        if worker.lent:
+            worker.lent = False
+            if worker.replies and worker.replies.size >= LARGE:
+                worker.replies.let_go()
+            with suppress(OSError):
+                worker.pipe.send_bytes(b"")
 
     def _bury(self, worker: Worker, reason: str | None = None) -> dict[int, Reply | Absent]:
         """A worker died or hangs: the client it was at is absent, and a new worker is asked the rest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,9 @@ class Inline:
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         return [self._ask(message) for message in messages]
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        return map(self._ask, messages)
 
     def close(self) -> None:
         pass

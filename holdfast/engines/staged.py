@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply
+from holdfast.core.types import BY_SCENARIO, Absent, Around, Federation, Message, Reply, one_by_one, reached
 from holdfast.jobs import job_named
 from holdfast.scenarios import Scenario, Stage
 
@@ -19,9 +20,14 @@ class Staged(Around):
         self._name = name
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+        return list(self._play(messages, self._federation.ask))
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        return self._play(messages, partial(one_by_one, self._federation))
+
+    def _play(
+        self, messages: Sequence[Message], ask: Callable[[Sequence[Message]], Iterable[Reply | Absent]]
+    ) -> Iterator[Reply | Absent]:
         away = set(self._scenario(messages[0].round, self._stage)) if messages else set()
         gone = [m.client in away and not job_named(m.job).watches for m in messages]
-        answers = iter(self._federation.ask([m for m, lost in zip(messages, gone, strict=True) if not lost]))
-        reason = f"{BY_SCENARIO}{self._name})"
-        # By place, not by client: one client may be asked several things at once.
-        return [Absent(m.client, reason) if lost else next(answers) for m, lost in zip(messages, gone, strict=True)]
+        return reached(messages, gone, f"{BY_SCENARIO}{self._name})", ask)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,7 +17,7 @@ from holdfast.models.contract import Model, Shape
 from holdfast.models.heads import Head
 from holdfast.models.mobilenet import last_channels, mobilenet_layers
 
-__all__ = ["MODELS", "Layout", "Model", "Shape", "buffers_of", "fill", "initialise", "laid_out", "weights_of"]
+__all__ = ["MODELS", "Layout", "Model", "Shape", "buffers_of", "fill", "initialise", "laid_out", "lent", "weights_of"]
 
 WIDE = 512  # hidden units of the network that learns from digests, where none is named
 Norm = Literal["group", "batch", "none"]
@@ -215,6 +216,16 @@ def weights_of(model: nn.Module) -> Tensors:
     }
 
 
+def weights_from(model: nn.Module) -> Tensors:
+    """As weights_of, of a model that is not used any more: copied only where they do not lie plainly."""
+    return {
+        name: weight.detach()
+        if lies_plainly(weight) and weight.nbytes == weight.untyped_storage().nbytes()
+        else weight.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, weight in model.named_parameters()
+    }
+
+
 def buffers_of(model: nn.Module) -> Tensors:
     """A copy of the buffers (BatchNorm's statistics): not learnt, so a group of their own."""
     return {
@@ -223,10 +234,53 @@ def buffers_of(model: nn.Module) -> Tensors:
     }
 
 
+@torch.no_grad()
 def fill(model: nn.Module, weights: Tensors, buffers: Tensors) -> None:
     """Put weights and buffers into the model, in place."""
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
+    for name, weight in model.named_parameters():
+        if is_hollow(weight):
+            weight.data = weights[name].clone()
+        else:
             weight.copy_(weights[name])
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+
+
+@contextmanager
+def filled(model: nn.Module, weights: Tensors, buffers: Tensors) -> Iterator[None]:
+    """As `fill`, where `lent` may be meant in its place."""
+    fill(model, weights, buffers)
+    yield
+
+
+@contextmanager
+def lent(model: nn.Module, weights: Tensors, buffers: Tensors) -> Iterator[None]:
+    """Meanwhile the model computes with these very weights, not with copies: for tests, which change none of them."""
+    hollow(model)
+    for name, weight in model.named_parameters():
+        if is_hollow(weight):
+            weight.data = weights[name]
+        else:
+            weight.data.copy_(weights[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    try:
+        yield
+    finally:
+        hollow(model)
+
+
+def hollow(model: nn.Module) -> None:
+    """Let go of the memory of weights that lie as they travel, until `fill` or `lent` put some in."""
+    for weight in model.parameters():
+        if lies_plainly(weight):
+            weight.data = torch.zeros((), dtype=weight.dtype).expand(weight.shape)
+
+
+def is_hollow(weight: Tensor) -> bool:
+    return weight.numel() > 1 and not any(weight.stride())
+
+
+def lies_plainly(weight: Tensor) -> bool:
+    """In main memory and contiguous; channels-last weights of one channel count as that too, and do not."""
+    return weight.device.type == "cpu" and weight.is_contiguous() and (weight.dim() != 4 or weight.stride(1) != 1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from holdfast.client import EVALUATE, EvaluateRequest
 from holdfast.core.errors import HoldfastError
 from holdfast.core.randomness import rng
-from holdfast.core.types import Absent, Federation, Reply, State, Tensors, not_there
+from holdfast.core.types import Absent, Federation, Reply, State, Tensors, is_large, not_there
 from holdfast.data.bootstrap import interval_of
 from holdfast.data.class_metrics import AtThreshold, best_threshold
 from holdfast.data.kinds import Regression
@@ -27,7 +27,7 @@ from holdfast.data.metrics import ACCURACY, Metric, Rmse, value_of, values_of
 from holdfast.data.ranking_metrics import Auroc
 from holdfast.data.task import Task
 from holdfast.learning.loop import outputs_of
-from holdfast.models.networks import fill
+from holdfast.models.networks import filled, hollow, lent
 from holdfast.one_total import learn_metrics
 from holdfast.record import NOT_TESTED, Record
 from holdfast.runs.outcome import guessing, guessing_mean, guessing_ranks
@@ -58,6 +58,8 @@ class Evaluator:
         self._test = plan.prepare(task.test) if len(task.test) else None
         self._plan, self._method = plan, plan.method
         self._model: nn.Module = plan.method.bench.model  # free between rounds: one network in memory, not two
+        if is_large(dict(self._model.named_parameters())):
+            hollow(self._model)  # not even one: it is tested with the state's own weights
         self._chance = by_guessing(task)
         self._federation = federation
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
@@ -66,16 +68,19 @@ class Evaluator:
         """The record with the metrics overall, for each class, at each client, and of those that are away apart."""
         start = time.perf_counter()
         model = self._method.absence.model_of(state)
-        fill(self._model, model, state.buffers)
+        put = lent if is_large(model) else filled
+        with put(self._model, model, state.buffers):
+            measured = self._measured(state, record, self._method.shared(model, state.buffers))
+        return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
+
+    def _measured(self, state: State, record: Record, shared: Mapping[str, Tensors]) -> Record:
+        """While the clients test the model the moderator does so itself."""
         test = None if self._test is None else self._thread.submit(outputs_of, self._model, self._test)
-        shared = self._method.shared(model, state.buffers)
         if self._method.secure is None:
             measured, metrics = self._of_each(state, record, shared, told=test is None)
         else:
             measured, metrics = self._of_total(state.round - 1, record, shared)
-        if test is not None:
-            measured = self._tested(measured, metrics, test.result(), state.round - 1)
-        return dataclasses.replace(measured, seconds={**record.seconds, "evaluate": time.perf_counter() - start})
+        return measured if test is None else self._tested(measured, metrics, test.result(), state.round - 1)
 
     def _of_total(self, round: int, record: Record, shared: Mapping[str, Tensors]) -> tuple[Record, Sequence[Metric]]:
         """The record with the metrics over all clients, of whom only the total is known (secure sums); and the metrics,

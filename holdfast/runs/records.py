@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, brief, plain
-from holdfast.core.files import Damaged, load_tensors, read_metadata, save_tensors
+from holdfast.core.files import Damaged, Piece, load_tensors, pieces_of, read_metadata
 from holdfast.core.types import State, pack, unpack
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.record import Record
@@ -149,8 +149,8 @@ def _name(value: object) -> str:
     return plain(_text(value), 40)
 
 
-def state_to_bytes(state: State, digests: Mapping[int, str]) -> bytes:
-    """A checkpoint: the state, with the names of the files that hold its digests."""
+def checkpoint_of(state: State, digests: Mapping[int, str]) -> list[Piece]:
+    """A checkpoint in pieces: the state, with the names of the files that hold its digests."""
     facts = {
         "round": str(state.round),
         "accepted": json.dumps({str(client): last for client, last in state.accepted.items()}),
@@ -159,7 +159,7 @@ def state_to_bytes(state: State, digests: Mapping[int, str]) -> bytes:
         "pace": json.dumps({str(client): seconds for client, seconds in state.pace.items()}),
         "digests": json.dumps({str(client): file for client, file in digests.items()}),
     }
-    return save_tensors(pack(**{group: getattr(state, group) for group in GROUPS}), facts)
+    return pieces_of(pack(**{group: getattr(state, group) for group in GROUPS}), facts)
 
 
 def state_from(data: bytes, clients: int) -> tuple[State, dict[int, str]]:

@@ -36,7 +36,7 @@ REHEARSED = 1000  # rounds of a scenario that are asked for beforehand
 def try_out(plan: Plan) -> None:
     """Try model, loss, metrics, attack and optimisers on a few samples: a misfit is a sentence now, not later."""
     raw = plan.task.train.take(torch.arange(min(4, len(plan.task.train))))
-    few, model = plan.prepare(raw), plan.model().eval()
+    few, model = plan.prepare(raw), plan.method.bench.model.eval()
     output = try_batch(plan, model, few, "model: it does not fit samples")
     for metric in plan.task.metrics:
         with named("metric", metric.name):

@@ -10,15 +10,15 @@ from holdfast.core.errors import HoldfastError, brief, nearest
 from holdfast.core.files import load_tensors
 from holdfast.core.types import Tensors
 from holdfast.core.validate import misfit
-from holdfast.models.networks import buffers_of, weights_of
+from holdfast.models.networks import buffers_of, weights_from
 
 
 def first_tensors(model: nn.Module, start: str | None) -> tuple[Tensors, Tensors]:
     """The first weights and buffers: the model's own, and in their place those of the file.
 
-    The file may hold a part only (a backbone, say), but nothing that the model does not have.
+    The model is not used any more. The file may hold a part only (a backbone, say), but nothing that it does not have.
     """
-    weights, buffers = weights_of(model), buffers_of(model)
+    weights, buffers = weights_from(model), buffers_of(model)
     if start is None:
         return weights, buffers
     try:

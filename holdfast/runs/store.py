@@ -33,8 +33,8 @@ from holdfast.core.files import (
     drop_unfinished,
     load_tensors,
     make_folder,
+    pieces_of,
     read_lines,
-    save_tensors,
     write_file,
 )
 from holdfast.core.tables import parse_table
@@ -43,7 +43,7 @@ from holdfast.data.tables.schema import Schema
 from holdfast.record import Record
 from holdfast.runs.environment import environment
 from holdfast.runs.experiment import SCHEMA, Experiment, from_table, of_today
-from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
+from holdfast.runs.records import checkpoint_of, record_from_json, record_to_json, state_from
 
 CURVES = "curves.json"  # what the final model looks like on the test set
 TABLES = "schema.json"  # of a task of tables: its schema's name, version and fingerprint
@@ -169,7 +169,7 @@ class Run:
             with suppress(Damaged):
                 state = change(self._read_state(name))
                 files = {client: self._digests[client][1] for client in state.digests}
-                self._store.write(name, state_to_bytes(state, files))
+                self._store.write(name, checkpoint_of(state, files))
             names.append(name)
         for path in (self.folder / "checkpoints").glob("*.damaged"):
             path.unlink()
@@ -200,7 +200,7 @@ class Run:
     def finish(self, model: Tensors, buffers: Tensors, about: Mapping[str, str], curves: bytes = b"{}") -> None:
         """Write the final model, weights and buffers under the names of its state_dict, and what it looks like."""
         self._store.write(CURVES, curves)
-        self._store.write("model.safetensors", save_tensors({**model, **buffers}, about))
+        self._store.write("model.safetensors", pieces_of({**model, **buffers}, about))
 
     def close(self) -> None:
         if self._lock is not None:
@@ -234,7 +234,7 @@ class Run:
 
     def _checkpoint(self, state: State) -> None:
         digests = {client: self._save_digest(client, state) for client in state.digests}
-        self._store.write(f"checkpoints/{state.round:06d}.safetensors", state_to_bytes(state, digests))
+        self._store.write(f"checkpoints/{state.round:06d}.safetensors", checkpoint_of(state, digests))
         for old in sorted((self.folder / "checkpoints").glob("*.safetensors"))[:-KEEP]:
             old.unlink()
         for path in (self.folder / "digests").glob("*"):

@@ -8,13 +8,14 @@ hold of the client alone. What the model has learnt from it does not go by delet
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from holdfast.core.files import append_line, read_lines
-from holdfast.core.types import WITHDREW, Absent, Around, Federation, Message, Reply
+from holdfast.core.types import WITHDREW, Absent, Around, Federation, Message, Reply, one_by_one, reached
 from holdfast.privacy.gate import LEDGER, POLICY
 from holdfast.record import Record
 from holdfast.runs.store import Run
@@ -101,7 +102,10 @@ class Without(Around):
         self._withdrawn = frozenset(withdrawn)
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        gone = [message.client in self._withdrawn for message in messages]
-        answers = iter(self._federation.ask([m for m, left in zip(messages, gone, strict=True) if not left]))
-        # By place, not by client: one client may be asked several things at once.
-        return [Absent(m.client, WITHDREW) if left else next(answers) for m, left in zip(messages, gone, strict=True)]
+        return list(reached(messages, self._gone(messages), WITHDREW, self._federation.ask))
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        return reached(messages, self._gone(messages), WITHDREW, partial(one_by_one, self._federation))
+
+    def _gone(self, messages: Sequence[Message]) -> list[bool]:
+        return [message.client in self._withdrawn for message in messages]

@@ -87,6 +87,10 @@ class Trust:
         """The weight of each update; `updates` is never empty and sorted by client."""
         raise NotImplementedError
 
+    def mass(self, samples: int) -> float | None:
+        """What an update weighs before weights are made to sum to one; none: that hangs on more than its samples."""
+        return None
+
     @property
     def panel(self) -> int | None:
         """The samples on which a member of a panel may be asked to measure models; a rule that asks none: None."""
@@ -159,6 +163,9 @@ class BySamples(Trust):
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judgement(updates, [update.samples for update in updates], state.trust)
 
+    def mass(self, samples: int) -> float:
+        return samples
+
 
 @dataclass(frozen=True)
 class Uniform(Trust):
@@ -168,3 +175,6 @@ class Uniform(Trust):
 
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         return judgement(updates, [1.0] * len(updates), state.trust)
+
+    def mass(self, samples: int) -> float:
+        return 1.0

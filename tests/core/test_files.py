@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 from engine_helpers import GENEROUS, child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.files import MANIFEST, Damaged, Store, append_line, drop_unfinished, read_lines, write_file
+from holdfast.core.files import (
+    MANIFEST,
+    Damaged,
+    Store,
+    append_line,
+    drop_unfinished,
+    pieces_of,
+    read_lines,
+    save_tensors,
+    write_file,
+)
+from holdfast.core.types import Tensors
 
 NAMES = st.sampled_from(["a", "b.json", "deep/er/c.bin", "deep/d"])
 VALUES = st.recursive(
@@ -151,3 +165,22 @@ def test_writers_at_the_same_time_do_not_corrupt_a_manifest(tmp_path: Path) -> N
     for writer in range(3):
         for i in range(40):
             assert store.read(f"{writer}-{i}") == f"{writer} {i} ".encode() * (1 + i * writer)
+
+
+def test_a_file_in_pieces_has_the_librarys_bytes_and_shares_the_tensors_memory() -> None:
+    dtypes = [torch.float32, torch.bool, torch.int64, torch.bfloat16, torch.uint8, torch.float64, torch.int32]
+    tensors = {f"t{i}": torch.arange(1 + i % 3).to(dtype) for i, dtype in enumerate(dtypes)}
+    tensors |= {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3), "b/ü": torch.ones(2, 2)}
+    assert save_tensors(tensors, {"a": "1"}) == as_library(tensors, {"a": "1"})
+    *_, last = pieces_of({"w": (w := torch.zeros(4))}, {})
+    w += 1
+    assert bytes(last) == w.numpy().tobytes()
+
+
+def as_library(tensors: Tensors, about: dict[str, str]) -> bytes:
+    """The library's file; names are written in ASCII here, as JSON allows."""
+    data = safetensors.torch.save(tensors, about)
+    length = int.from_bytes(data[:8], "little")
+    head = json.dumps(json.loads(data[8 : 8 + length]), separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head + data[8 + length :]

@@ -41,7 +41,7 @@ from holdfast.privacy.claim import only_mixing
 from holdfast.privacy.ledger import read_ledger, read_policy
 from holdfast.privacy.noise import seeded
 from holdfast.runs.experiment import load
-from holdfast.runs.records import record_from_json, record_to_json, state_from, state_to_bytes
+from holdfast.runs.records import checkpoint_of, record_from_json, record_to_json, state_from
 
 TRIES = 300
 DEEP: list[Any] = []
@@ -235,7 +235,7 @@ def test_records(tmp_path: Path) -> None:
 
 def test_checkpoints() -> None:
     state = State(2, {"w": torch.ones(2)}, {}, {}, {}, {}, {0: 1}, (1,), {0: 10})
-    whole = state_to_bytes(state, {0: "digests/a"})
+    whole = b"".join(checkpoint_of(state, {0: "digests/a"}))
     assert state_from(whole, 4)[0].claims == {0: 10}
     length = int.from_bytes(whole[:8], "little")
     head, heard = json.loads(whole[8 : 8 + length]), []

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import safetensors.torch
-
 from holdfast.core.errors import HoldfastError
-from holdfast.core.files import MANIFEST, Damaged, Store, load_tensors, make_folder
+from holdfast.core.files import MANIFEST, Damaged, Store, load_tensors, make_folder, save_tensors
 from holdfast.core.types import Tensors
 
 
@@ -76,7 +74,7 @@ class Memory:
         if not tensors:
             make_folder(self._folder)
             return
-        Store(self._folder).write(f"{round:06d}.safetensors", safetensors.torch.save(tensors))
+        Store(self._folder).write(f"{round:06d}.safetensors", save_tensors(tensors, {}))
         versions = sorted(self._folder.glob("*.safetensors"))
         # Newer than the one in force: its update did not count, or a resume has undone its round.
         dead = [path for path in versions if int(path.stem) > self._in_force and int(path.stem) != round]

@@ -342,3 +342,12 @@ def test_a_lost_digest_is_asked_for_again_and_costs_no_round(tmp_path: Path) -> 
     assert history.state is not None
     assert sorted(history.state.digests) == list(range(wanted.clients))
     assert any("until client 1 has sent it again" in note for note in history.records[3].notes)
+
+
+@pytest.mark.parametrize("algorithm", ["adabest", "mime"])
+def test_a_run_whose_first_round_nobody_answers_is_saved_and_goes_on(tmp_path: Path, algorithm: str) -> None:
+    # what these remember is then still what they began with: two names for one tensor
+    nobody = {"name": "intervals", "away": [[client, 1, 2] for client in range(4)]}
+    wanted = experiment(algorithm=algorithm, scenario=nobody, rounds=2)
+    history = run(wanted, tmp_path / "run")
+    assert [len(record.weights) for record in history.records] == [0, 4]

@@ -18,6 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.digests.moments import MomentDigest
 
 LEAST = 0.3  # of the usual variance: no direction has less where noise could explain it
+LEAST_SPREAD = 0.05  # of a record's squared distance from its class's mean
 OWN_MOST = 0.9  # of a class's variance that its own strong directions may take
 
 
@@ -48,7 +49,9 @@ def pool(digests: Sequence[MomentDigest]) -> Pooled:
     noise = _stack([digest.mean_noise**2 for digest in digests])
     means, classes, unsure = shrunk_means(counts, _stack([digest.means for digest in digests]), noise, shape)
     # Records of unit length lie 1 - |mean|^2 from their mean, squared; shorter ones nearer, as their trace shows.
-    traces = (1 - classes.square().sum(1)).clamp(min=0.05) * min(1.0, float(second.trace() / total.sum()))
+    # Of few records noise, or a liar, can make it less than nothing, which no covariance is.
+    length = min(1.0, max(LEAST_SPREAD, float(second.trace() / total.sum())))
+    traces = (1 - classes.square().sum(1)).clamp(min=LEAST_SPREAD) * length
     covariances = torch.zeros(len(total), *shape.shape, dtype=shape.dtype)
     roots = covariances.clone()
     for c in (total > 0).nonzero().flatten().tolist():

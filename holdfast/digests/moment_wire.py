@@ -146,6 +146,7 @@ def check_moments(digest: MomentDigest, where: str, records: int | None = None) 
     loose = digest.mean_noise * (math.sqrt(k) + BEYOND) + BEYOND * one / np.maximum(digest.counts, 1.0)
     lengths = np.sqrt((digest.means**2).sum(1))
     strengths = np.bincount(digest.owner, (digest.strong**2).sum(1), minlength=classes)
+    room = slack + BEYOND * scales.of_shared + 0.1 * abs(total)  # of each number of the shared second moment
     uneven = BEYOND * scales.of_classwise * math.sqrt(k) / np.maximum(digest.counts, 1.0)
     faults = {
         "negative counts": bool((digest.counts < -BEYOND * one - COUNT_STEP).any()),
@@ -154,6 +155,8 @@ def check_moments(digest: MomentDigest, where: str, records: int | None = None) 
         "strong directions larger than their records": bool((strengths > 1.1 + uneven).any()),
         "a shared second moment larger than its records": float(np.trace(digest.shared))
         > total + slack + BEYOND * scales.of_shared * math.sqrt(k) + 0.1 * abs(total),
+        "a shared second moment that is no sum of squares": bool(np.diag(digest.shared).min() < -room)
+        or float(np.abs(digest.shared).max()) > abs(total) + room,
         f"counts of {total:.0f} records in all where the client trains on {records}": records is not None
         and abs(total - records) > slack,
     }

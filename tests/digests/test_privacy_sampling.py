@@ -145,3 +145,13 @@ def test_covariances_stay_positive_under_any_noise(k: int) -> None:
         pooled = sampling.pool(digests)
         held = pooled.counts.sum(0) > 0
         assert torch.linalg.eigvalsh(pooled.covariances[held]).min() > 0
+
+
+@pytest.mark.parametrize("trace", [-1e6, -1.0, 0.0])
+def test_a_second_moment_of_noise_alone_still_makes_samples(trace: float) -> None:
+    digest = make(*blobs(900, 3, 4, 0), 3)
+    drowned = replace(digest, shared=trace * np.eye(4))  # few records and much noise, or a liar
+    pooled = sampling.pool([drowned])
+    assert torch.linalg.eigvalsh(pooled.covariances).min() > 0
+    features, _ = sampling.draw(pooled, 0, torch.Generator().manual_seed(0))
+    assert features.isfinite().all() and features.norm(dim=1).max() < 1 + 1e-6

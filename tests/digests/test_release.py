@@ -276,6 +276,15 @@ def test_values_that_no_records_have_are_refused() -> None:
             check_moments(replace(digest, **{name: array}), "digest")
 
 
+@pytest.mark.parametrize(("place", "value"), [((0, 0), -1e6), ((0, 1), 1e6), ((0, 1), -1e6)])
+def test_a_second_moment_that_is_no_sum_of_squares_is_refused(place: tuple[int, int], value: float) -> None:
+    digest = open_moments(sealed(FedDig(mode="moments")), EXPECTED)
+    shared = digest.shared.copy()
+    shared[place] = shared[place[::-1]] = value  # it would drown what all others send
+    with pytest.raises(HoldfastError, match="no sum of squares"):
+        check_moments(replace(digest, shared=shared), "digest")
+
+
 @given(some.lists(some.integers(-(2**31) + 1, 2**31 - 1), max_size=20))
 def test_squeezed_numbers_come_back(values: list[int]) -> None:
     there = squeeze(np.array(values, dtype=np.int64))

@@ -154,4 +154,4 @@ def test_a_second_moment_of_noise_alone_still_makes_samples(trace: float) -> Non
     pooled = sampling.pool([drowned])
     assert torch.linalg.eigvalsh(pooled.covariances).min() > 0
     features, _ = sampling.draw(pooled, 0, torch.Generator().manual_seed(0))
-    assert features.isfinite().all() and features.norm(dim=1).max() < 1 + 1e-6
+    assert features.norm(dim=1).max() < 1 + 1e-6  # and finite

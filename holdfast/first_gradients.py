@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from holdfast.client import GRADIENT, GradientRequest
+from holdfast.core.tensors import in_order
 from holdfast.core.types import Absent, Federation, Reply, State, Tensors, Update, has_withdrawn, size, weighted_sum
 from holdfast.core.validate import too_long
 from holdfast.learning.loop import full_gradient
@@ -43,7 +44,7 @@ def open_round(state: State, federation: Federation, asked: Iterable[int], metho
             del told[client]
     claims = {**{client: one.samples for client, one in told.items()}, **state.claims}
     counted = method.sizes.counted(claims)
-    found = [(client, one.gradient, counted[client]) for client, one in told.items()]
+    found = [(client, in_order(one.gradient, state.model), counted[client]) for client, one in told.items()]
     found += [
         one for client, why in absent.items() if not has_withdrawn(why) for one in of_stand_in(state, client, method)
     ]

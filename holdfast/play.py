@@ -13,6 +13,7 @@ import torch
 from holdfast.attacks.adversary import Adversary
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.memory import Memory
+from holdfast.core.tensors import state_like
 from holdfast.core.types import WITHDREW, Federation, State, has_withdrawn
 from holdfast.core.validate import misfit
 from holdfast.data.task import Task
@@ -139,7 +140,7 @@ def resume(
         start = plan.start()
         if state is not None and (odd := misfit(state.model, start.model) or misfit(state.buffers, start.buffers)):
             raise HoldfastError(f"{folder}: its checkpoint does not fit the experiment: {odd}.")
-        return _play(plan, state or start, records, held, watch, engine)
+        return _play(plan, state_like(start, state) if state else start, records, held, watch, engine)
     finally:
         held.close()  # also when it fails: who catches the error may want to resume in this very process
 

@@ -19,6 +19,7 @@ from functools import partial
 from holdfast.algorithms.fedavg import along
 from holdfast.client import TRAIN, TrainRequest
 from holdfast.core.failures import sentence_of
+from holdfast.core.tensors import in_order
 from holdfast.core.types import (
     Absent,
     Federation,
@@ -65,7 +66,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     fresh = [reply for reply in answers.heard if reply.client not in refused]
     digests, bad_digests = method.absence.receive(state, fresh, method)
     away = [client for client in (*answers.absent, *refused) if client not in answers.withdrawn]
-    updates = sorted([*updates, *stand_ins.result(away, updates)], key=lambda update: update.client)
+    updates = in_line([*updates, *stand_ins.result(away, updates)], state)
     clock.lap("stand_ins")
 
     judged = judge(updates, federation, state, method)  # whom to believe
@@ -168,6 +169,12 @@ def train_messages(state: State, asked: Collection[int], method: Method) -> list
 def as_assigned(updates: Sequence[Update], steps: Mapping[int, int]) -> list[Update]:
     """The updates with the steps that the moderator asked for, where work goes by speed."""
     return [replace(update, steps=steps.get(update.client, update.steps)) for update in updates]
+
+
+def in_line(updates: Sequence[Update], state: State) -> list[Update]:
+    """The updates in the order of clients, each with its tensors in the order of the model's."""
+    ordered = [replace(update, delta=in_order(update.delta, state.model)) for update in updates]
+    return sorted(ordered, key=lambda update: update.client)
 
 
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:

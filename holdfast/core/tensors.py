@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from holdfast.core.types import Tensors
+from holdfast.core.types import State, Tensors
 
 
 def flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
     """The named tensors as one vector."""
     return torch.cat([tensors[name].flatten() for name in names])
+
+
+def in_order(tensors: Tensors, like: Tensors) -> Tensors:
+    """The tensors in the order of these, which are those of a network.
+
+    So a vector made of them means what it meant in earlier rounds, whichever order a client or a file lists them in.
+
+    >>> list(in_order({"b": torch.zeros(1), "w": torch.zeros(2)}, {"w": torch.zeros(2), "b": torch.zeros(1)}))
+    ['w', 'b']
+    """
+    return {name: tensors[name] for name in like if name in tensors}
+
+
+def state_like(start: State, state: State) -> State:
+    """A state that was read from a file, which lists tensors by name, with its model in the network's order."""
+    return replace(state, model=in_order(state.model, start.model), buffers=in_order(state.buffers, start.buffers))
 
 
 def unflat(vector: Tensor, like: Tensors) -> Tensors:

@@ -1,6 +1,6 @@
 """How fast it is, as ratios of things done in turns within one run: a busy machine slows both alike.
 
-    python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [batch] [jury]     or: make bench-speed
+    python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury]     or: make bench-speed
 
 step      processor time of a training step on one thread: each layout and precision, against the same network by hand
 own       a user's own network (conv 32, conv 64, fc 128, no padding) against a plain loop in as many processes
@@ -10,7 +10,6 @@ few       10,000 clients of 20 samples, 1 % asked: seconds a round and the moder
 memory    how the moderator's memory grows in two rounds of 4 clients, in multiples of a model of 16 M weights
 start     seconds from the command until round 1 begins, fashion-mini, 2 workers
 feddig    a round of FedDig with `features`, nobody away, against FedAvg
-batch     the same with batches twice as large in the server step
 jury      a round of the jury, CNN, against FedAvg
 
 Each prints the median of the ratios of neighbouring turns, the least and the largest, first of processor time (of this
@@ -290,11 +289,11 @@ def start() -> None:
     show("start", f"{statistics.median(taken):.1f} s ({min(taken):.1f} to {max(taken):.1f})")
 
 
-def feddig(absence: str = "feddig", name: str = "feddig") -> None:
+def feddig() -> None:
     keys = {"task": "fashion-mini", "model": "features", "workers": 0, "rounds": 99}
     with one_thread(), ExitStack() as stack:
-        ours = rounds_of(from_table({**keys, "absence": absence}), stack)
-        compare(name, ten_times(ours), ten_times(rounds_of(from_table(keys), stack)))
+        ours = rounds_of(from_table({**keys, "absence": "feddig"}), stack)
+        compare("feddig", ten_times(ours), ten_times(rounds_of(from_table(keys), stack)))
 
 
 def jury() -> None:
@@ -313,7 +312,6 @@ PARTS = {
     "memory": memory,
     "start": start,
     "feddig": feddig,
-    "batch": partial(feddig, "feddig:server_batch=2", "batch"),
     "jury": jury,
 }
 

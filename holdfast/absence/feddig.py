@@ -11,8 +11,9 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
 Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
 a server step that finds new digests trains for WARM epochs times their share of all records, so that the model starts
 from what the digests know, and learns what those who come later bring (where rows left out say so, for fewer epochs);
+one that finds none takes half as many steps, of twice the batch and learning rate;
 and each server step's learning rate starts at the clients' and falls to none, so that it ends where the digests and the
-clients' updates agree, with little noise of its own. `printed` leaves all three out.
+clients' updates agree, with little noise of its own. `printed` leaves all four out.
 Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
 researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
 (control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
@@ -73,15 +74,12 @@ class FedDig(ReleaseOptions, AbsencePolicy):
 
     needs_features: ClassVar[bool] = True
     server_epochs: int = 1  # of each server step but the first; 0: no server step
-    server_batch: int = 1  # times the clients' batch and lr, in server steps without new digests: as many steps fewer
     literal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_epochs < 0:
             raise ValueError("server_epochs must not be negative.")
-        if self.server_batch < 1:
-            raise ValueError("server_batch must be at least 1.")
         if self.literal and not self.server_epochs:
             raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
 
@@ -277,7 +275,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if share and not self.printed:
             share *= warm_epochs(whole, samples, learning, TaskLoss(bench.loss), context.seed) / WARM
         drawn = self.mode == "moments"
-        learning = server_learning(learning, self.server_epochs, share, self.printed, drawn, self.server_batch)
+        learning = server_learning(learning, self.server_epochs, share, len(samples), self.printed, drawn)
         batches = rng(context.seed, state.round, -1, "server step")
         train(whole, samples, learning, batches, TaskLoss(bench.loss), falling=not self.printed)
         return weights_of(bench.model), {} if bench.producer is None else guidance_of(bench.producer)

@@ -19,22 +19,22 @@ from holdfast.learning.settings import Learning
 WARM = 10  # epochs of a server step on new digests alone, at most
 TRIED = (1, 2, 5, WARM)
 LEFT_OUT = 5  # one row of so many
+TIMES = 2  # the clients' batch and learning rate, where no digest is new and rows are enough: fewer steps, as good
 GENTLE = 0.3  # of the clients' learning rate, for samples drawn from moments: their classes blur into each other
 
 
 def server_learning(
-    learning: Learning, epochs: int, new: float, printed: bool = False, drawn: bool = False, times: int = 1
+    learning: Learning, epochs: int, new: float, rows: int = 0, printed: bool = False, drawn: bool = False
 ) -> Learning:
     """How the server step learns, from how the clients do in this round.
 
-    new: the share of records new to it; drawn: whether it learns from samples drawn from moments; times: how many of
-    the clients' batches are one of its own, where nothing is new, at as many times their learning rate.
+    new: the share of records new to it; rows: of all digests; drawn: whether these are samples drawn from moments.
 
-    >>> [(one.lr, one.batch_size) for new in (0.0, 0.5) for one in [server_learning(Learning(), 1, new, times=2)]]
+    >>> [(one.lr, one.batch_size) for new in (0.0, 0.5) for one in [server_learning(Learning(), 1, new, rows=64)]]
     [(0.1, 64), (0.05, 32)]
     """
     lr = learning.lr * (GENTLE if drawn and not new and not printed else 1)
-    times = 1 if new else times
+    times = 1 if new or printed or drawn or rows < TIMES * learning.batch_size else TIMES
     epochs = epochs if printed else max(epochs, round(WARM * new))
     return replace(learning, local_steps=None, lr=times * lr, epochs=epochs, batch_size=times * learning.batch_size)
 

@@ -202,6 +202,16 @@ def test_the_server_step_is_train_on_the_digests_and_nothing_else() -> None:
     assert torch.equal(by_hand(w(before), learning, 0, falling=True), w(after))
 
 
+def test_where_no_digest_is_new_and_rows_are_enough_its_batches_and_learning_rate_are_doubled() -> None:
+    method = method_with(FedDig())
+    method = replace(method, learning=replace(method.learning, batch_size=1))
+    state = replace(start(method), digests=DIGESTS)
+    after, _ = play_round(state, Script(2, only_client_0), method)
+    before, _ = play_round(state, Script(2, only_client_0), replace(method, absence=FedDig(server_epochs=0)))
+    doubled = replace(method.learning, batch_size=2, lr=2 * method.learning.lr)
+    assert torch.equal(by_hand(w(before), doubled, 0, falling=True), w(after))
+
+
 def test_the_server_step_is_taken_also_while_all_are_there() -> None:
     after, record = round_of(FedDig(), both)
     assert not torch.allclose(w(after), torch.tensor(FROM_CLIENT_0))

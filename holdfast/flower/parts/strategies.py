@@ -109,7 +109,8 @@ class FedDig(Around):
         arrays, metrics = super().aggregate_train(server_round, packets)
         if arrays is not None and self._digests and self._server_epochs:
             new = share_of(self._digests.keys() - known, {site: one.samples for site, one in self._digests.items()})
-            learning = server_learning(self._learning, self._server_epochs, new)
+            rows = sum(len(one.labels) for one in self._stretched.values())
+            learning = server_learning(self._learning, self._server_epochs, new, rows)
             arrays = self._learn(arrays, list(self._stretched.values()), "server step", server_round, learning, True)
         return arrays, metrics
 

@@ -47,7 +47,7 @@ class Stage:
             return self.largest
         if client in self.names:
             return self.names.index(str(client))
-        if isinstance(client, int) or client.isdecimal():
+        if (isinstance(client, int) or client.isdecimal()) and int(client) in self.clients:
             return int(client)
         known = f"known: {', '.join(self.names)}" if self.names else f"clients are 0 to {len(self.sizes) - 1}"
         raise HoldfastError(f"scenario: there is no client {client!r}; {known}.")
@@ -75,7 +75,8 @@ class Temporary:
     client: str | None = None
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.find(self.client)] if stage.rounds / 6 <= round < stage.rounds / 3 else ()
+        client = stage.find(self.client)
+        return [client] if stage.rounds / 6 <= round < stage.rounds / 3 else ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Forever:
     client: str | None = None
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.find(self.client)] if round >= stage.rounds / 6 else ()
+        client = stage.find(self.client)
+        return [client] if round >= stage.rounds / 6 else ()
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,8 @@ class Intervals:
                 raise ValueError(f"[{client}, {first}, {back}] {told}.")
 
     def __call__(self, round: int, stage: Stage) -> Collection[int]:
-        return [stage.find(client) for client, first, back in self.away if first <= round + 1 < back]
+        spans = [(stage.find(client), first, back) for client, first, back in self.away]  # all, also those not yet away
+        return [client for client, first, back in spans if first <= round + 1 < back]
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ class Choice:
                 raise HoldfastError(f'{key}: a table needs a name, as in {key} = {{name = "..."}}.')
             named = cls.parse(name, key)
             return dataclasses.replace(named, options={**named.options, **options})
-        if not isinstance(spec, str) or not spec:
-            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {brief(spec)}.')
-        name, _, rest = spec.partition(":")
-        if not name:
-            raise HoldfastError(f'{key}: expected a name such as "name:option=value", got {brief(spec)}.')
+        name, _, rest = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+        if not isinstance(spec, str) or not name:
+            raise HoldfastError(
+                f'{key}: expected a name such as "name:option=value" or your own "module:Name", got {brief(spec)}.'
+            )
         if "." in name or not rest:
             return cls(spec if rest else name)
         if "=" not in rest:

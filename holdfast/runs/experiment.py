@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import numbers
+import os
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,8 +83,9 @@ class Experiment:
     given: Any = field(default=None, repr=False, compare=False)  # the Task, where one was given
 
     def __post_init__(self) -> None:
-        for key in CHOICES:  # from Python, "fedprox:0.1" will do
-            object.__setattr__(self, key, Choice.parse(getattr(self, key), key))
+        for key, hint in keys().items():  # from Python, "fedprox:0.1", a Path or a number of numpy's will do
+            if key != "task":
+                object.__setattr__(self, key, read_value(getattr(self, key), hint, key))
         if not isinstance(self.task, str):
             self._take(self.task)
         if self.partition.name == "auto":
@@ -90,13 +94,13 @@ class Experiment:
             natural = natural or elsewhere
             partition = Choice("column") if natural else Choice("dirichlet", argument="0.1")
             object.__setattr__(self, "partition", partition)
-        if self.clients == 0 and self.partition.name != "column":
-            object.__setattr__(self, "clients", 4)
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
             object.__setattr__(self, "clients", self.clients or len(self.names))
             if len(self.names) != self.clients or len({*self.names}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
+        if self.clients == 0 and self.partition.name != "column":
+            object.__setattr__(self, "clients", 4)
         for key, least in AT_LEAST.items():
             value = getattr(self, key)
             most = AT_MOST.get(key, 2**63)
@@ -209,16 +213,28 @@ AT_LEAST = {
 AT_MOST = {"clients": 100_000, "rounds": 10**9, "epochs": 10**9, "local_steps": 10**9, "workers": 10_000}
 
 
+@cache
+def keys() -> dict[str, Any]:
+    """The keys of an experiment and their types."""
+    return {key: hint for key, hint in typing.get_type_hints(Experiment).items() if key != "given"}
+
+
+def read_value(value: object, hint: Any, key: str) -> Any:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif isinstance(value, numbers.Number) and hasattr(value, "item"):
+        value = value.item()
+    return Choice.parse(value, key) if hint is Choice else convert(value, hint, key)
+
+
 def from_table(table: Mapping[str, object], where: str = "experiment", folder: Path | None = None) -> Experiment:
     """An experiment from keys and values, each checked; its own modules, if it names any, lie in this folder."""
-    hints = {**typing.get_type_hints(Experiment), "task": str}
-    del hints["given"]
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, hints)}")
-        values[key] = Choice.parse(value, key) if hints[key] is Choice else convert(value, hints[key], key)
-    experiment = Experiment(**values)
+    for key in table:
+        if key not in keys():
+            raise HoldfastError(f"{where}: there is no key {key!r}; {nearest(key, keys())}")
+    if "task" in table:
+        convert(table["task"], str, "task")  # only from Python it may be the Task itself
+    experiment = Experiment(**typing.cast(dict[str, Any], table))
     if folder is not None and experiment.modules is None and own_modules(experiment):
         experiment = replace(experiment, modules=str(folder.resolve()))
     return experiment

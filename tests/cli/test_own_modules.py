@@ -163,6 +163,8 @@ def test_a_network_without_an_import_path_is_handed_over(holdfast: Call, study: 
         ("model=os:abort", "model: 'os' is a module of Python itself; call yours otherwise."),
         ("partition=study:same_rows", "partition study:same_rows gives some samples to two clients"),
         ("scenario=study:nobody", "scenario study:nobody sends client 7 away, and there is none; clients are 0 to 2."),
+        ("scenario=forever:7", "scenario: there is no client '7'; clients are 0 to 2."),
+        ("scenario=intervals:away=[[7,90,99]]", "scenario: there is no client 7; clients are 0 to 2."),
         ("task=study:STUDY", "task: module 'study' has no 'STUDY'"),
         ("task=study:Net", "task: study:Net is Net; expected a holdfast.data.task.Task"),
         ("brightness=2", "there is no key 'brightness'; known: task, data"),

@@ -6,7 +6,9 @@ import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,10 +126,28 @@ def test_every_key_with_one_letter_missing_is_told_its_name(key: str) -> None:
             from_table({key[:-2] + key[-1]: 1})
 
 
-@pytest.mark.parametrize("lr", [math.nan, math.inf, 0.0, -1.0])
-def test_python_users_are_refused_too(lr: float) -> None:
-    with pytest.raises(HoldfastError, match="lr must be positive"):
-        Experiment(lr=lr)
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("lr", math.nan, "lr: expected a number, got nan."),
+        ("lr", math.inf, "lr must be positive"),
+        ("lr", 0.0, "lr must be positive"),
+        ("lr", -1.0, "lr must be positive"),
+        ("rounds", "three", "rounds: expected a whole number, got 'three'."),
+        ("rounds", 2.5, "rounds: expected a whole number, got 2.5."),
+        ("model", dict, 'model: expected a name such as "name:option=value" or your own "module:Name", got a type.'),
+        ("data", 3, "data: expected text, got 3."),
+    ],
+)
+def test_python_users_are_refused_too(key: str, value: Any, says: str) -> None:
+    with pytest.raises(HoldfastError) as error:
+        Experiment(**{key: value})
+    assert says in str(error.value)
+
+
+def test_from_python_paths_and_numbers_of_numpy_will_do() -> None:
+    given: dict[str, Any] = {"rounds": np.int64(3), "lr": np.float32(0.5), "data": Path("here"), "names": ["a", "b"]}
+    assert Experiment(**given) == Experiment(rounds=3, lr=0.5, data="here", names=("a", "b"))
 
 
 def test_a_file_with_changes(tmp_path: Path) -> None:

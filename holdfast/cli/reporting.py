@@ -40,7 +40,7 @@ def report(
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that is going on, or a folder of runs.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1 \\[default: a free one].", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
     """Watch a run in the browser while it goes on; ends when the run does."""

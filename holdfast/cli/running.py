@@ -25,7 +25,7 @@ from holdfast.play import resume as resume_run
 from holdfast.play import run as play
 from holdfast.record import Record, tell_round
 from holdfast.report.run_data import class_names
-from holdfast.report.words import lost_classes, on_absent
+from holdfast.report.words import from_few, lost_classes, on_absent
 from holdfast.runs.deal import counted
 from holdfast.runs.experiment import Experiment, load
 from holdfast.runs.history import History
@@ -126,7 +126,8 @@ def conclude(console: Console, history: History, seconds: float, out: Path) -> N
         f"{escape(history.measure.words)} {final} after {plural(len(history.records), 'round')} in {seconds:.0f} s"
     )
     if (left := on_absent(history.records)) is not None:
-        console.print(f"On the data of those who are away: {escape(history.measure.said(left))}")
+        few = from_few([history.records])
+        console.print(f"On the data of those who are away: {escape(history.measure.said(left))}{few}")
     if (backdoor := backdoor_rate(history)) is not None:
         console.print(f"The backdoor works on {backdoor:.1%} of the test images that are stamped with it")
     if (out / LOG).exists():

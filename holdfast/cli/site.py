@@ -165,7 +165,7 @@ def console_command(
     policy: Annotated[Path | None, typer.Option(help="The site's policy, as the site was started with.")] = None,
     by: Annotated[str, typer.Option(help="Who decides here: a person's name; else it is asked for each time.")] = "",
     key: Key = None,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1 \\[default: a free one].", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: a free one.", min=0, max=65535)] = 0,
 ) -> None:
     """Look at this site in the browser: who asks for what, what has left; approve, refuse, pause, withdraw."""
     from holdfast.console.server import serve_console

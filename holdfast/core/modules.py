@@ -62,7 +62,7 @@ def import_path(path: str, key: str) -> Any:
     try:
         found = importlib.import_module(module)
     except (ImportError, TypeError, ValueError) as error:  # the last two: not a module's name at all
-        where = "is it beside the experiment's file, in the current folder, or on PYTHONPATH?"
+        where = "is it beside the experiment's file, in the current folder, in that of `modules`, or on PYTHONPATH?"
         raise HoldfastError(f"{key}: cannot import {module!r} ({error}); {where}") from None
     except Exception as error:
         raise HoldfastError(f"{key}: importing {module!r} failed: {told(error)}.") from error

@@ -26,7 +26,10 @@ class Samples:
 
     Images are (N, C, H, W), uint8 or float in [0, 1]; series (N, channels, steps) and vectors (N, D) are floats; texts
     are their UTF-8 bytes (N, longest), uint8 and filled up with 0.
-    From Python, `Samples(x, y)` will do, and x and y may be tensors, NumPy arrays or pandas frames.
+    From Python, `Samples(x, y)` will do, and x and y may be tensors, NumPy arrays, pandas frames or lists.
+
+    >>> Samples([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [0, 1, 0]).inputs[0].shape
+    torch.Size([3, 2])
     """
 
     inputs: tuple[Tensor, ...]
@@ -35,9 +38,10 @@ class Samples:
     weights: Tensor | None = None  # how much each sample counts beside the others of its owner; none: all alike
 
     def __post_init__(self) -> None:
-        inputs = self.inputs if isinstance(self.inputs, tuple | list) else (self.inputs,)
-        object.__setattr__(self, "inputs", tuple(as_tensor(one, "inputs") for one in inputs))
         object.__setattr__(self, "labels", as_tensor(self.labels, "labels"))
+        rows = isinstance(self.inputs, list) and not all(np.shape(one)[:1] == (len(self),) for one in self.inputs)
+        inputs = self.inputs if isinstance(self.inputs, tuple | list) and not rows else (self.inputs,)
+        object.__setattr__(self, "inputs", tuple(as_tensor(one, "inputs") for one in inputs))
         object.__setattr__(self, "facts", {name: _whole(one, name) for name, one in self.facts.items()})
         if self.weights is not None:
             object.__setattr__(self, "weights", _weights(self.weights, len(self.labels)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from holdfast.core.config import Choice
@@ -39,6 +39,7 @@ NAMES = {
     "fltrust": "FLTrust",
 }
 KEPT = 0.05  # a method that lost less than this of its best value (points of a share, else relative) kept it
+FEW = 100  # records: a metric of fewer says little
 CLOSE = 0.005
 SITUATION = ("scenario", "attack", "attackers")
 NOT_A_DIFFERENCE = ("algorithm", "absence", "trust", "seed", *INDIFFERENT, *SITUATION)
@@ -149,19 +150,27 @@ def sentence(here: Sequence[tuple[str, Story]], measure: Measure) -> tuple[float
 
 def left_behind(methods: Mapping[str, Sequence[Story]], measure: Measure) -> str:
     """The leading metric on the data of the members who are away at the end: on all clients' it looks rosier."""
-    told = []
+    told, few = [], ""
     for name, stories in methods.items():
         found = [value for story in stories if (value := on_absent(story.records)) is not None]
         if len(found) == len(stories):
             own = f"{name} " if len(methods) > 1 else ""
             told.append(f"{own}{value_text(statistics.mean(found), measure)}")
-    return f" On the data of those who are away: {', '.join(told)}." if told else ""
+            few = few or from_few(story.records for story in stories)
+    return f" On the data of those who are away: {', '.join(told)}{few}." if told else ""
 
 
 def on_absent(records: Sequence[Record]) -> float | None:
     """The leading metric on the data of those who were away in the last round that was tested."""
     last = next((record for record in reversed(records) if record.measure is not None), None)
     return None if last is None or last.measure is None else last.absent_metrics.get(last.measure.name)
+
+
+def from_few(runs: Iterable[Sequence[Record]]) -> str:
+    """How many records that metric rests on, where they are too few to go by."""
+    tested = [next((record for record in reversed(records) if record.absent_metrics), None) for records in runs]
+    least = min((sum(r.client_samples.get(c, 0) for c in r.absent) for r in tested if r is not None), default=0)
+    return f", from {least} records only" if 0 < least < FEW else ""
 
 
 def verb(stories: Sequence[Story], final: float, measure: Measure) -> str:

@@ -82,6 +82,15 @@ class Experiment:
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
     given: Any = field(default=None, repr=False, compare=False)  # the Task, where one was given
 
+    def __repr__(self) -> str:
+        """What differs from the usual.
+
+        >>> Experiment(rounds=3, absence="feddig:spd=8")
+        Experiment(absence={'name': 'feddig', 'spd': '8'}, clients=4, partition='dirichlet:0.1', rounds=3)
+        """
+        names = sorted(f.name for f in fields(self) if f.repr and getattr(self, f.name) != f.default)
+        return f"Experiment({', '.join(f'{name}={plain(getattr(self, name))!r}' for name in names)})"
+
     def __post_init__(self) -> None:
         for key, hint in keys().items():  # from Python, "fedprox:0.1", a Path or a number of numpy's will do
             if key != "task":

@@ -101,6 +101,12 @@ class History:
         axes.legend()
         return axes
 
+    def __repr__(self) -> str:
+        what = f"{self.experiment.method} on {self.experiment.task} under {self.experiment.scenario}"
+        rounds = f"{len(self.records)} round{'s' * (len(self.records) != 1)}"
+        more = ", ".join(("plot()", "to_pandas()", "records", "experiment"))
+        return f"<History: {what}, {self.measure.name} {self.final_text} after {rounds}; it has {more}>"
+
     def _repr_html_(self) -> str:
         experiment = self.experiment
         rows = [

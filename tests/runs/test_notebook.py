@@ -28,6 +28,7 @@ def test_a_history_shows_itself() -> None:
     assert "fedavg on fashion-mini" in shown
     assert shown.count("<polyline") == 1
     assert "<polyline" not in History(Experiment(), [record(1)])._repr_html_()
+    assert repr(history).startswith("<History: fedavg on fashion-mini under none, accuracy 50.2% after 5 rounds;")
 
 
 def test_texts_are_no_code() -> None:

@@ -20,6 +20,7 @@ from holdfast.core.modules import import_path, told
 from holdfast.data.kinds import Regression
 from holdfast.data.task import Samples, Task, evenly
 from holdfast.encoders import Encoder, encoder_for
+from holdfast.models.layouts import layout_for
 from holdfast.models.networks import MODELS, WIDE, Layout, Model
 from holdfast.models.scaling import InRange, standardised
 from holdfast.runs.experiment import Experiment
@@ -50,13 +51,12 @@ def choose_network(
 ) -> tuple[Callable[[], nn.Module], tuple[str, ...], Encoder | None, Layout]:
     """How to build the model, what it reads, the public encoder if it reads features, and the layout of its weights.
 
-    Unless the experiment says otherwise, only Holdfast's own models are channels-last: torch's kernels for that layout
-    crash on some networks and processors.
+    Unless the experiment says otherwise, Holdfast's own models are channels-last, and others if they take that well.
     """
     choice = name_model(experiment, task, absence)
-    own: Layout = "plain" if experiment.layout == "auto" else experiment.layout
     if choice.name == "auto" and task.model is not None:
-        return partial(make_network, task.model, "the task's own"), ("image",), None, own
+        build = partial(make_network, task.model, "the task's own")
+        return build, ("image",), None, own_layout(experiment, task, build)
     chosen = own_network(choice) or choose(MODELS, choice, "model")
     inputs: tuple[str, ...] = chosen.inputs if isinstance(chosen, Model) else ("image",)
     if absence.needs_features and "features" not in inputs:
@@ -65,7 +65,8 @@ def choose_network(
             "choose model = 'features' or 'full', or absence = 'none'."
         )
     if not isinstance(chosen, Model):
-        return partial(make_network, chosen, str(choice)), inputs, None, own
+        build = partial(make_network, chosen, str(choice))
+        return build, inputs, None, own_layout(experiment, task, build)
     encoder = None
     if "features" in inputs:
         encoder = encoder_for(experiment.encoder, task.train.inputs[0], task.schema)
@@ -73,7 +74,12 @@ def choose_network(
     build = partial(chosen.build, task.shape, task.outputs, shape)
     refuse_giant(build, choice)
     known = experiment.layout == "auto" and type(chosen) in MODELS.values()
-    return build, inputs, encoder, "channels-last" if known else own
+    return build, inputs, encoder, "channels-last" if known else own_layout(experiment, task, build)
+
+
+def own_layout(experiment: Experiment, task: Task, build: Callable[[], nn.Module]) -> Layout:
+    """The layout of a network that is not one of Holdfast's own."""
+    return layout_for(build, task.shape, experiment.seed) if experiment.layout == "auto" else experiment.layout
 
 
 def name_model(experiment: Experiment, task: Task, absence: AbsencePolicy) -> Choice:

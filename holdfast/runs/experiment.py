@@ -78,7 +78,9 @@ class Experiment:
     workers: int | None = None  # none: as many as cores; 0: everything in this process
     device: str = "auto"  # where networks compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps
     precision: Literal["float32", "bfloat16"] = "float32"  # of forward passes and losses in training
-    layout: Literal["auto", "channels-last", "plain"] = "auto"  # of convolutions; auto: plain for a user's own network
+    layout: Literal["auto", "channels-last", "plain"] = (
+        "auto"  # of convolutions; auto: what a user's own network takes well
+    )
     patience: float | None = None  # seconds for one client's job in a worker process; none: for ever
     given: Any = field(default=None, repr=False, compare=False)  # the Task, where one was given
 

@@ -61,7 +61,7 @@ def dies() -> nn.Module:
 
 
 def test_a_crash_at_the_first_batch_starts_the_run_again_in_the_plain_layout(tmp_path: Path) -> None:
-    asked = holdfast.Experiment(model="test_layout:dies", layout="channels-last", **TINY)
+    asked = holdfast.Experiment(model="test_layout:dies", **TINY)
     crashed = holdfast.run(asked, tmp_path / "run")
     assert not any(record.absent for record in crashed.records)
     assert [("plain" in " ".join(record.notes)) for record in crashed.records] == [True, False]
@@ -73,7 +73,7 @@ def test_a_crash_at_the_first_batch_starts_the_run_again_in_the_plain_layout(tmp
 
 
 def test_a_resumed_run_keeps_the_layout_it_fell_back_to(tmp_path: Path) -> None:
-    asked = holdfast.Experiment(model="test_layout:dies", layout="channels-last", **TINY)
+    asked = holdfast.Experiment(model="test_layout:dies", **TINY)
 
     class Stop(Exception):
         pass
@@ -91,16 +91,48 @@ def test_a_resumed_run_keeps_the_layout_it_fell_back_to(tmp_path: Path) -> None:
     assert all(torch.equal(weight, whole.state.model[name]) for name, weight in went_on.state.model.items())
 
 
-def test_only_holdfasts_own_models_are_channels_last_by_themselves() -> None:
+class Views(nn.Module):
+    """Looks at memory as it lies."""
+
+    def __init__(self, head: int = 64) -> None:
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(1, 4, 7, stride=7), nn.Linear(head, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.convolution(x).view(len(x), -1))
+        return output
+
+
+class Strides(nn.Module):
+    """Weights of its own, and memory read as it lies without an error: another function in the other layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(1, 4, 7, stride=7), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.convolution(x)
+        output: Tensor = self.head(found.as_strided((len(x), 64), (64, 1)))
+        return output
+
+
+def shortcut() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 1, stride=2), nn.Flatten(), nn.Linear(4 * 13 * 13, 10))
+
+
+def test_a_network_is_channels_last_by_itself_where_it_takes_that_well() -> None:
     for asked, layout in (
         ({}, "channels-last"),
         ({"layout": "plain"}, "plain"),
-        ({"model": "test_layout:dies"}, "plain"),
-        ({"model": "test_layout:dies", "layout": "channels-last"}, "channels-last"),
+        ({"model": "test_layout:dies"}, "channels-last"),  # nobody can know: its worker finds out
+        ({"model": "test_layout:shortcut"}, "plain"),
+        ({"model": "test_layout:Views"}, "plain"),
+        ({"model": "test_layout:Strides"}, "plain"),
+        ({"model": "test_layout:shortcut", "layout": "channels-last"}, "channels-last"),
     ):
         plan = make_plan(holdfast.Experiment(**{**TINY, "model": "cnn", **asked}))
         assert plan.layout == layout
-        convolutions = [w for w in plan.model().parameters() if w.dim() == 4]  # also the first, with its one channel
+        convolutions = [w for w in plan.model().parameters() if w.dim() == 4 and w.shape[2] > 1]  # 1 x 1 is both
         assert all((weight.stride(1) == 1) == (layout == "channels-last") for weight in convolutions)
 
 

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.report.words import NAMES
+from holdfast.reproduce.fedtest import LEVELS, PLAIN, rounds_to
 from holdfast.runs.environment import environment
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = re.compile(r"(<!-- ((?:\.\./)?results/[\w-]+\.json)(?:: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-Cells = Mapping[tuple[str, str], Sequence[float]]  # (row, column) -> a value for each seed
+Cells = Mapping[tuple[str, str], Sequence[float] | str]  # (row, column) -> a value for each seed, or words
 
 
 def save(
@@ -47,9 +48,9 @@ def save(
     if command is None:
         script = Path(sys.argv[0]).resolve().relative_to(DOCS.parent)
         command = shlex.join(["python", str(script), *sys.argv[1:]])
-    rows: dict[str, dict[str, list[float]]] = {}
+    rows: dict[str, dict[str, list[float] | str]] = {}
     for (row, column), values in cells.items():
-        rows.setdefault(row, {})[column] = [round(float(value), 4) for value in values]
+        rows.setdefault(row, {})[column] = values if isinstance(values, str) else [round(float(v), 4) for v in values]
     here = environment()
     versions = {"Holdfast": here["packages"].get("holdfast"), "PyTorch": here["packages"]["torch"]}
     machine = f"{os.cpu_count()} cores, {here['machine']}, {here['cpu']}, {here['device']}, Python {here['python']}"
@@ -68,6 +69,8 @@ def keep(name: str, folder: Path, command: str) -> Path:
     found = json.loads((folder / "results.json").read_text())
     if "ranks" in found:
         return keep_tournament(name, found, command)
+    if "curves" in found:
+        return keep_curves(name, found, command)
     cells: dict[tuple[str, str], list[float]] = {}
     if "cells" in found:
         for part, group in (("-away", found.get("of_those_away", ())), ("", found["cells"])):
@@ -110,6 +113,24 @@ def keep_tournament(name: str, found: Mapping[str, Any], command: str) -> Path:
         if len(of_task) > 1:
             means[row, "mean of these"] = [statistics.fmean(seed) for seed in zip(*of_task.values(), strict=True)]
     return save(name, means, found["seeds"], command=command)
+
+
+def keep_curves(name: str, found: Mapping[str, Any], command: str) -> Path:
+    """FedTest's figure 4 or 5: where each curve ends, its best round, and how soon it is at what FedAvg comes to."""
+    curves = found["curves"]
+    marks = {curve["method"]: curve["final"] for curve in curves if not curve["attackers"]}
+    cells: dict[tuple[str, str], Sequence[float] | str] = {}
+    for curve in curves:
+        scale = "" if curve["scale"] == 1 else f", random weights x {curve['scale']:g}"
+        row = f"{curve['method']}, {curve['attackers'] or 'none'} malicious{scale}"
+        cells[row, "last three rounds"] = [100 * statistics.fmean(seed[-3:]) for seed in curve["seeds"]]
+        cells[row, "best round"] = [100 * max(seed) for seed in curve["seeds"]]
+        for level, what in zip(LEVELS, ("rounds to 80 % of the mark", "to the mark"), strict=True):
+            reached = rounds_to(curve["accuracy"], level * marks[PLAIN[curve["method"]]])
+            cells[row, what] = f"{reached}" if reached else f"more than {len(curve['accuracy'])}"
+        if curve["kept"] is not None:
+            cells[row, "malicious clients' weight, second half"] = [100 * curve["kept"]]
+    return save(name, cells, found["seeds"], command=command)
 
 
 def record(name: str, page: Path, line: int, seeds: Sequence[int], command: str, date: str) -> Path:

@@ -143,6 +143,26 @@ def test_tables_of_results_are_made_of_saved_results(tmp_path: Path, monkeypatch
     ]
 
 
+def test_of_a_figures_curves_the_end_the_best_round_and_the_rounds_to_the_mark_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saved.DOCS", tmp_path)
+    climbs, stays = [0.1, 0.5, 0.5, 0.5], [0.1, 0.2, 0.1, 0.3]
+    about = {"scale": 1.0, "final": 0.5, "kept": None}
+    curves = [{"method": "FedAvg", "attackers": 0, "accuracy": climbs, "seeds": [climbs], **about}]
+    curves += [{**curves[0], "method": "FedTest", "attackers": 3, "accuracy": stays, "seeds": [stays], "kept": 0.125}]
+    (tmp_path / "results.json").write_text(json.dumps({"curves": curves, "seeds": [0]}))
+    rows = json.loads(keep("figure", tmp_path, "holdfast").read_text())["rows"]
+    assert rows["FedAvg, none malicious"]["rounds to 80 % of the mark"] == "2"
+    assert rows["FedTest, 3 malicious"] == {
+        "last three rounds": [20.0],
+        "best round": [30.0],
+        "rounds to 80 % of the mark": "more than 4",
+        "to the mark": "more than 4",
+        "malicious clients' weight, second half": [12.5],
+    }
+
+
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs_as_a_script_and_is_a_notebook(
     path: Path, tmp_path: Path, warm_commands: dict[str, str]

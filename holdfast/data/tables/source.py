@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -221,10 +222,12 @@ def alike(sites: Sequence[str]) -> str | None:
 
     >>> alike(["north", "North "])
     "two sites are called 'north' and 'North '; give both one name, or names that differ."
+    >>> alike(["Z\\u00fcrich", "Zu\\u0308rich"]) is None  # the same on paper: one has a u with two dots, one a u and dots
+    False
     """
     seen: dict[str, str] = {}
     for name in sites:
-        other = seen.setdefault(" ".join(name.casefold().split()), name)
+        other = seen.setdefault(" ".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
             both = f"{plain(other, 60)!r} and {plain(name, 60)!r}"
             return f"two sites are called {both}; give both one name, or names that differ."

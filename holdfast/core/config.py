@@ -59,6 +59,8 @@ class Choice:
             option, equals, value = part.partition("=")
             if not equals:
                 raise HoldfastError(f"{key}: {part!r} in {spec!r} is not of the form option=value.")
+            if option.strip() in options:
+                raise HoldfastError(f"{key}: {spec!r} names {option.strip()!r} twice.")
             options[option.strip()] = value.strip()
         return cls(name, options)
 

@@ -36,6 +36,7 @@ class Cnn(Model):
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= 3:
             raise ValueError(f"depth must be 1, 2 or 3, got {self.depth}.")
+        some_units(width=self.width, hidden=self.hidden)
 
     def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 8:
@@ -87,6 +88,9 @@ class Mlp(Model):
 
     hidden: int = 64
 
+    def __post_init__(self) -> None:
+        some_units(hidden=self.hidden)
+
     def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(),
@@ -111,6 +115,9 @@ class Features(Model):
     inputs: ClassVar[tuple[str, ...]] = ("features",)
     hidden: int = 128
 
+    def __post_init__(self) -> None:
+        some_units(hidden=self.hidden)
+
     def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
         return nn.Sequential(*feature_trunk(features, self.hidden), nn.Linear(self.hidden, outputs))
 
@@ -128,8 +135,13 @@ class Full(Model):
     def __post_init__(self) -> None:
         if self.image == "cnn" and self.width is not None and (self.width < 1 or self.width % 1):
             raise ValueError(f"width must be a whole number of channels for image = 'cnn', got {self.width}.")
+        some_units(hidden=self.hidden)
 
     def build(self, shape: Shape, outputs: int, features: Shape) -> nn.Module:
+        if len(shape) != 3 or min(shape[1:]) < 8:
+            raise HoldfastError(
+                f"model 'full' takes pictures of at least 8x8, got samples of shape {shape}; try 'features'."
+            )
         if self.image == "cnn":
             image, seen = Cnn(self.norm, int(self.width or Cnn.width), self.hidden).trunk(shape), self.hidden
         else:
@@ -137,6 +149,13 @@ class Full(Model):
             image, seen = MobileNet(self.norm, width).trunk(shape), last_channels(width)
         f_d = nn.Sequential(*feature_trunk(features, self.hidden))
         return TwoSided(nn.Sequential(*image), f_d, nn.Linear(seen + self.hidden, outputs))
+
+
+def some_units(**sizes: int) -> None:
+    """Refuse a layer without units, behind which nothing can be learnt."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}.")
 
 
 class TwoSided(nn.Module):

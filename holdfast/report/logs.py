@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import make_folder
 from holdfast.record import Record
 from holdfast.report.run_data import Story
 from holdfast.runs.export import need
@@ -19,6 +20,7 @@ def write_tensorboard(story: Story, folder: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     target = folder / story.folder.resolve().name
+    make_folder(folder)
     if target.exists() and any(target.iterdir()):
         raise HoldfastError(f"{target} is not empty; choose another folder, or remove it first.")
     names = list(story.class_names)

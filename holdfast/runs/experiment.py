@@ -108,7 +108,7 @@ class Experiment:
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
             object.__setattr__(self, "clients", self.clients or len(self.names))
-            if len(self.names) != self.clients or len({*self.names}) < self.clients:
+            if len(self.names) != self.clients or len({str(n).strip() for n in self.names} - {""}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)

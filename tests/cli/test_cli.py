@@ -263,6 +263,10 @@ def test_a_preset_is_shown_as_a_file_would_have_it() -> None:
         ("task=nowhere.npz", "nowhere.npz"),
         ("absence=feddig", "feature"),
         ("model=cnn", "model 'cnn' takes pictures"),
+        ("model=mlp:0", "model: 'mlp': hidden must be at least 1, got 0."),
+        ("model=cnn:width=0", "model: 'cnn': width must be at least 1, got 0."),
+        ("algorithm=fedprox:mu=1,mu=2", "names 'mu' twice"),
+        ("names=,b,c", "names must be 3 different texts"),
         ("clients=401", "401"),
     ],
 )

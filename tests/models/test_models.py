@@ -120,3 +120,9 @@ def test_with_feddig_its_stand_ins_train_on_guidance() -> None:
     history = run(from_table(keys))
     assert [record.stand_ins for record in history.records] == [[], [1], [1]]
     assert [note for record in history.records for note in record.notes] == []
+
+
+@pytest.mark.parametrize("shape", [(2, 30), (4096,), (1, 7, 9)])
+def test_the_whole_model_of_feddig_says_what_pictures_it_takes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(HoldfastError, match="model 'full' takes pictures of at least 8x8"):
+        model("full", shape, features=(128,))

@@ -213,6 +213,9 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     assert [one.value for one in events.Scalars("seconds/server_step")] == [0.125, 0.125]
     with pytest.raises(HoldfastError, match="is not empty"):
         write_tensorboard(story, tmp_path / "events")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(HoldfastError, match="Cannot write"):
+        write_tensorboard(story, tmp_path / "file")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -222,7 +222,7 @@ def alike(sites: Sequence[str]) -> str | None:
 
     >>> alike(["north", "North "])
     "two sites are called 'north' and 'North '; give both one name, or names that differ."
-    >>> alike(["Z\\u00fcrich", "Zu\\u0308rich"]) is None  # the same on paper: one has a u with two dots, one a u and dots
+    >>> alike(["Z\\u00fcrich", "Zu\\u0308rich"]) is None  # an umlaut, and a u with two dots
     False
     """
     seen: dict[str, str] = {}

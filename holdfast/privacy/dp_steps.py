@@ -89,7 +89,7 @@ class Noisy:
                 each = patient_gradients(each, self.whose[part])
             factors = shorten(each, self.clip)
             for total, gradients in zip(sums, each, strict=True):
-                total += (factors @ gradients.flatten(1)).cpu().view_as(total)
+                total += (factors @ in_rows(gradients)).cpu().view_as(total)
         for weight, total in zip(weights, sums, strict=True):
             weight.grad = self.noised(total).div_(self.expected).to(weight.dtype).to(weight.device)
         return torch.zeros((), device=weights[0].device)
@@ -129,7 +129,7 @@ def shorten(each: Sequence[Tensor], clip: float) -> Tensor:
 
     A gradient that is not finite counts nothing: it is set to zero, in place.
     """
-    parts = torch.stack([torch.linalg.vector_norm(gradients.flatten(1), dim=1) for gradients in each])
+    parts = torch.stack([torch.linalg.vector_norm(in_rows(gradients), dim=1) for gradients in each])
     length = torch.linalg.vector_norm(parts, dim=0)
     good = length.isfinite()
     if not good.all():
@@ -137,6 +137,11 @@ def shorten(each: Sequence[Tensor], clip: float) -> Tensor:
             gradients[~good] = 0.0
     factors: Tensor = (clip * (1 - ROUNDING) / length).clamp_(max=1.0)
     return torch.where(good, factors, 0.0)
+
+
+def in_rows(gradients: Tensor) -> Tensor:
+    """A row for each record, also of a weight that is one number."""
+    return gradients[..., None].flatten(1)
 
 
 def patient_gradients(each: Sequence[Tensor], whose: Tensor) -> list[Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from holdfast.absence import AbsencePolicy
 from holdfast.core.config import Choice, choose, convert
@@ -146,14 +147,30 @@ def make_network(make: Callable[[], object], named: str) -> nn.Module:
         raise HoldfastError(f"model: {named} cannot be made: {told(error)}.") from error
     if not isinstance(network, nn.Module):
         raise HoldfastError(f"model: {named} makes {brief(network)}, which is no torch.nn.Module.")
+    refuse_odd(network, named)
     return network
+
+
+def refuse_odd(network: nn.Module, named: str) -> None:
+    """Refuse a network whose weights nobody can learn or average."""
+    lazy = [n for n, weight in network.named_parameters() if is_lazy(weight)]
+    odd = [n for n, w in network.named_parameters() if n not in lazy and not w.is_floating_point()]
+    odd += [n for n, buffer in network.named_buffers() if not is_lazy(buffer) and buffer.is_complex()]
+    if lazy:
+        raise HoldfastError(f"model: {named} leaves the size of {brief(lazy[0])} open (a lazy layer); say it.")
+    if odd:
+        raise HoldfastError(f"model: {named} has other than real numbers in {brief(odd[0])}, which cannot be averaged.")
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise HoldfastError(f"model: {named} has no weights that learn.")
 
 
 def refuse_giant(build: Callable[[], nn.Module], choice: Choice) -> None:
     """Refuse a model that this machine cannot hold, before it is made: a run needs at least four copies of it."""
     try:
         with torch.device("meta"):  # shapes without memory
-            size = sum(weight.numel() * weight.element_size() for weight in build().parameters())
+            network = build()
+        refuse_odd(network, str(choice))
+        size = sum(weight.numel() * weight.element_size() for weight in network.parameters())
     except (RuntimeError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         reason = plain(str(error).split("\n")[0], 200)
         raise HoldfastError(f"model: {choice} cannot be made ({reason}).") from None

@@ -110,7 +110,7 @@ def cosines(gradient: Tensors, asked: TestRequest) -> Tensor:
     length = norm_of(gradient)
     inner = torch.zeros(len(asked.clients))
     for name, stack in asked.units.items():
-        inner += stack.flatten(1) @ gradient[name].flatten()
+        inner += stack.view(len(inner), -1) @ gradient[name].flatten()
     return inner / length if length > 0 else torch.zeros_like(inner)
 
 

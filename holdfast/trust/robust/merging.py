@@ -35,13 +35,25 @@ def average_buffers(updates: Sequence[Update], weights: Sequence[float], buffers
         return buffers
     floats = [{n: t for n, t in values.items() if t.is_floating_point()} for values, _ in real]
     mean = weighted_sum(floats, [weight / total for _, weight in real])
-    return {n: mean[n] if n in mean else torch.stack([v[n] for v, _ in real]).median(0).values for n in buffers}
+    return {n: mean[n] if n in mean else lower_median([v[n] for v, _ in real]) for n in buffers}
+
+
+def lower_median(values: Sequence[Tensor]) -> Tensor:
+    """In each place; of yes and no the more frequent one.
+
+    >>> lower_median([torch.tensor(True), torch.tensor(False), torch.tensor(True)])
+    tensor(True)
+    """
+    stack = torch.stack(list(values))
+    if stack.dtype is torch.bool:  # which torch has no median of
+        return stack.byte().median(0).values.bool()
+    return stack.median(0).values
 
 
 def middle_buffers(updates: Sequence[Update]) -> Tensors:
     """Buffers (of normalisation layers) by the lower median of each value: nobody can pull it far."""
     buffered = [update.buffers for update in updates if update.buffers]
-    return {name: torch.stack([b[name] for b in buffered]).median(0).values for name in (buffered or [{}])[0]}
+    return {name: lower_median([b[name] for b in buffered]) for name in (buffered or [{}])[0]}
 
 
 def judge_merged(

@@ -71,6 +71,8 @@ class Cells(NamedTuple):
     means: Values  # (classes, k)
     scatter: Values  # (k, k): within classes
     rows: float  # that the scatter is a sum of
+    rest: Values | None = None  # (rows, k): what each row of a mixed digest lies from its class means
+    classes: NDArray[np.int64] | None = None  # (rows,): the class that most of it is
 
 
 def contradicted(digests: Mapping[int, Cells]) -> dict[int, float]:
@@ -194,7 +196,8 @@ def mixed_cells(digest: Digest) -> Cells:
     means = np.zeros((y.shape[1], x.shape[1]))
     means[mass > 0] = np.linalg.lstsq(y[:, mass > 0], x, rcond=1e-6)[0]
     rest = x - y @ means
-    return Cells(mass * digest.used / len(x), means, rest.T @ rest, max(1, len(x) - int((mass > 0).sum())))
+    counts, free = mass * digest.used / len(x), max(1, len(x) - int((mass > 0).sum()))
+    return Cells(counts, means, rest.T @ rest, free, rest, y.argmax(1))
 
 
 def moment_cells(digest: MomentDigest) -> Cells:

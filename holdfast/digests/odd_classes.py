@@ -8,23 +8,37 @@ differ:
     E[D] = a + b / r,    b the median of D r over the half of all classes with few rows,
                          a the median of D - b / r over the other half, at least 0
 
-A class is odd where D > 4 (a + b / r): twice as far away as usual. Its rows neither stand in, teach nor testify; nobody
-is named for it, since a hospital with another scanner may be odd too.
+A class is odd where D > 4 (a + b / r): twice as far away as usual.
+
+Stamps on few records move a class by less, but all members who share a stamp move it the same way. Let d_i be how far
+class c of member i lies from the median of the others', v the direction in which the d_j sqrt(r_j) of the *other*
+members spread most (of which i has no part), and s the spread of single rows of the class along v, within members:
+
+    z_i = |<d_i, v>| sqrt(r_i) / s         normal with deviation 1 where members differ by chance alone
+
+A class is odd, too, where z is above 4.5 times the usual, median z / 0.6745 over all classes and members, at least 1;
+and then, with v the mean of the odd ones', those others of the class whose z on their side is above 3 times.
+
+The rows of an odd class neither stand in, teach nor testify; nobody is named for it, since a hospital with another
+scanner may be odd too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from holdfast.core.types import Tensors
-from holdfast.digests.contradiction import FEW, OTHERS, Cells, Flags, whitening
+from holdfast.digests.contradiction import FEW, OTHERS, Cells, Flags, Values, whitening
 from holdfast.digests.digest import Digest
 
 TWICE = 4.0  # as far away as usual, squared
+ALIKE = 4.5  # deviations, in a direction that was looked for among the others
+SAME = 3.0  # deviations, in a direction that is known
+NORMAL = 0.6745  # the median of |z|
 
 
 def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
@@ -33,25 +47,85 @@ def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
     if len(cells) <= OTHERS:
         return {client: np.zeros(len(one.counts), dtype=bool) for client, one in digests.items()}
     counts = np.stack([one.counts for one in cells])
-    held = counts >= FEW
-    means = np.stack([one.means for one in cells]) @ whitening(cells)
-    rows = counts * np.array([[one.rows / max(one.counts.sum(), 1.0)] for one in cells])
-    away = np.full(counts.shape, np.nan)
+    metric = whitening(cells)
+    away = from_others(np.stack([one.means for one in cells]) @ metric, counts >= FEW)
+    judged = ~np.isnan(away[:, :, 0])
+    if not judged.any():
+        return {client: np.zeros(counts.shape[1], dtype=bool) for client in digests}
+    odd = far_away(away, judged, counts * np.array([[one.rows / max(one.counts.sum(), 1.0)] for one in cells]))
+    odd |= moved_alike(away, judged, cells, metric, odd)
+    odd[((counts > 0) <= odd).all(1)] = True
+    return dict(zip(digests, odd, strict=True))
+
+
+def from_others(means: Values, held: Flags) -> Values:
+    """How far each class of each client lies from the median of the others', (clients, classes, k); NaN where fewer
+    than three others hold it."""
+    away = np.full(means.shape, np.nan)
     for own, c in zip(*np.nonzero(held), strict=True):
         others = held[:, c].copy()
         others[own] = False
         if others.sum() >= OTHERS:
-            away[own, c] = ((means[own, c] - np.median(means[others, c], axis=0)) ** 2).sum()
-    judged = ~np.isnan(away)
-    if not judged.any():
-        return {client: np.zeros(counts.shape[1], dtype=bool) for client in digests}
-    far, many = away[judged], np.maximum(rows[judged], 1e-9)
+            away[own, c] = means[own, c] - np.median(means[others, c], axis=0)
+    return away
+
+
+def far_away(away: Values, judged: Flags, rows: Values) -> Flags:
+    """Which classes lie more than twice as far away as usual."""
+    squares = (np.nan_to_num(away) ** 2).sum(2)
+    far, many = squares[judged], np.maximum(rows[judged], 1e-9)
     few = many <= np.median(many)
     b = float(np.median((far * many)[few]))
     a = max(0.0, float(np.median((far - b / many)[~few]))) if (~few).any() else 0.0
-    odd = judged & (np.nan_to_num(away) > TWICE * (a + b / np.maximum(rows, 1e-9)))
-    odd[((counts > 0) <= odd).all(1)] = True
-    return dict(zip(digests, odd, strict=True))
+    return np.asarray(judged & (squares > TWICE * (a + b / np.maximum(rows, 1e-9))))
+
+
+def moved_alike(away: Values, judged: Flags, cells: Sequence[Cells], metric: Values, odd: Flags) -> Flags:
+    """Which classes of which clients are moved as those of other clients are."""
+    found = np.zeros(judged.shape)
+    moved: dict[int, tuple[Flags, Values, Values]] = {}  # class -> who is judged, d sqrt(r), rows within members
+    for c in range(judged.shape[1]):
+        who = judged[:, c]
+        within = [one.rest[one.classes == c] for one in cells if one.rest is not None and one.classes is not None]
+        rows = np.array([0 if one.classes is None else int((one.classes == c).sum()) for one in cells])
+        free = int(rows[who].sum()) - int(who.sum())
+        if who.sum() <= OTHERS or free < 1:
+            continue
+        spread = np.concatenate(within) @ metric / np.sqrt(free)
+        moved[c] = who, away[who, c] * np.sqrt(rows[who])[:, None], spread
+        found[who, c] = deviations(moved[c][1], spread)
+    usual = max(1.0, float(np.median(found[judged])) / NORMAL)
+    alike = found > ALIKE * usual
+    for c, (who, steps, spread) in moved.items():
+        known = (alike | odd)[who, c]
+        if known.any():
+            way = steps[known].mean(0)
+            alike[who, c] |= along(steps, way, spread) > SAME * usual
+    return alike
+
+
+def deviations(steps: Values, spread: Values) -> Values:
+    """z of each client: how far it is moved along the way in which the others spread most, (clients,).
+
+    Two of five are moved alike, by 6 and 5 rows' deviations; the others not at all:
+
+    >>> steps = np.array([[6.0, 0.0], [5.0, 0.1], [0.0, 0.4], [0.0, -0.5], [0.0, 0.3]])
+    >>> deviations(steps, np.eye(2)).round(1).tolist()
+    [6.0, 5.0, 0.0, 0.0, 0.0]
+    """
+    products = steps @ steps.T
+    found = []
+    for own in range(len(steps)):
+        others = np.arange(len(steps)) != own
+        leading = np.linalg.eigh(products[np.ix_(others, others)])[1][:, -1]
+        found.append(abs(float(along(steps[own : own + 1], leading @ steps[others], spread)[0])))
+    return np.array(found)
+
+
+def along(steps: Values, way: Values, spread: Values) -> Values:
+    """How far each is moved this way, in deviations of a row."""
+    deviation = np.sqrt(((spread @ way) ** 2).sum())
+    return np.asarray(steps @ way / max(float(deviation), 1e-30))
 
 
 def remembered(odd: Mapping[int, Flags], clients: int, classes: int) -> Tensors:

@@ -16,7 +16,7 @@
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i explained_i; the
-                   last is 1, or with exact digests how far the member's own explains its update (guides.py)
+                   last is 1, or with exact digests how far the member's own explains its updates (guides.py)
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
@@ -100,7 +100,7 @@ class Jury(Trust):
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples that a witness tests on
     lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
-    beyond: float = 3.0  # times the usual that an update may say beyond its digest; 0: digests explain nothing
+    beyond: float = 1.75  # times the usual that updates may say beyond their digest; 0: digests explain nothing
     patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Jury(Trust):
         state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
-        guides = self.guided(heard, hearing, state)
+        guides, excess = self.guided(heard, hearing, state)
         masses = fair_samples(updates) * counts / near.sum(1) * np.array([guides.get(c, 1.0) for c in clients])
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
@@ -152,7 +152,7 @@ class Jury(Trust):
         buffers = average_buffers(heard, before.tolist(), state.buffers)
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guides))
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
-        memory = blame(state.trust, reports.innocence, clients, forgiven)
+        memory = blame({**state.trust, **excess}, reports.innocence, clients, forgiven)
         memory = self.remember(reports.told, clients, testers, memory)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
@@ -204,16 +204,16 @@ class Jury(Trust):
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
         return testers, found if told is None else dataclasses.replace(found, told=told)
 
-    def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> dict[int, float]:
-        """Step 8, how far each member's digest explains its update; empty where fewer than seven, or than half of those
-        who are there, left exact digests."""
+    def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> tuple[dict[int, float], Tensors]:
+        """Step 8, how far each member's digest explains its updates, and what is remembered; empty where fewer than
+        seven, or than half of those who are there, left exact digests."""
         digests = hearing.digests() if self.beyond and self.evidence == "auto" and not hearing.promised else {}
         acting = [update.client for update in updates if not update.synthetic]
         left = [client for client in acting if client in digests and len(digests[client])]
         if len(left) < ENOUGH or 2 * len(left) < len(acting):
-            return {}
-        found = explained(updates, digests, state, hearing.context, self.beyond)
-        return found if any(found.values()) else {}
+            return {}, {}
+        found, excess = explained(updates, digests, state, hearing.context, self.beyond)
+        return found if any(found.values()) else {}, excess
 
     def testing(self, round: int) -> Testing:
         return Testing("help", self.most, self.searches(round))

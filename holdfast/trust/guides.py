@@ -12,9 +12,8 @@ On rows x of all digests that are believed,
     explained_i = 1 - S_i, at least 0
 
 S is Page's cumulative sum: chance goes up and down and leaves it at nothing, while who pushes on in each round is found
-out however gently. Over T rounds, of which the last still counts something, a member's u is at most beyond T + 1 times
-the usual: patience buys nothing. No stamp has to be known, nobody is asked, and it costs a gradient of a small digest
-for each member.
+out however gently. Of any T rounds in which a member's update counts at all, its u is together below beyond T + 1 times
+the usual: patience buys nothing. No stamp has to be known, nobody is asked, and it costs one gradient of each digest.
 
 Prakash, Avestimehr: DiverseFL, 2020 (there the server trains on samples that members share). Page: Continuous
 inspection schemes, Biometrika 1954.

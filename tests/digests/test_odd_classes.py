@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from holdfast.digests.contradiction import Cells
+from holdfast.digests.contradiction import Cells, mixed_cells
 from holdfast.digests.digest import Digest
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
 
@@ -40,3 +40,33 @@ def test_what_is_left_of_a_digest() -> None:
     assert without_odd(digest, memory, 0) is digest
     assert without_odd(digest, memory, 1).features.tolist() == [[2.0]]
     assert without_odd(digest, {}, 1) is digest
+
+
+def mixed(random: np.random.Generator, *means: list[float]) -> Cells:
+    """Twelve rows of each class around its mean, spread by 1."""
+    rows = np.concatenate([np.array(mean) + random.normal(size=(12, len(mean))) for mean in means])
+    labels = np.repeat(np.eye(len(means)), 12, axis=0)
+    digest = Digest(
+        torch.from_numpy(rows), torch.from_numpy(labels), "", "", 1, "within", "balanced", "none", len(rows), len(rows)
+    )
+    return mixed_cells(digest)
+
+
+def test_classes_that_several_digests_move_alike_are_odd_though_none_is_far_away() -> None:
+    random, k = np.random.default_rng(0), 30
+    here, there, stamped = [0.0] * k, [3.0] * k, [0.0] * (k - 1) + [3.0]
+    honest = {c: mixed(random, here, there) for c in range(12)}
+    assert not any(flags.any() for flags in odd_classes(honest).values())
+    alike = {c: mixed(random, stamped, there) for c in (20, 21, 22)}
+    found = odd_classes({**honest, **alike})
+    assert all(found[c].tolist() == [True, False] for c in alike)
+    assert not any(found[c].any() for c in honest)
+    assert not odd_classes({**honest, 20: alike[20]})[20].any(), "one alone is moved no further than chance moves some"
+
+
+def test_where_all_digests_differ_in_that_way_nobody_is_odd() -> None:
+    """Members with one of two scanners: the usual distance is large, so nobody stands out."""
+    random, k = np.random.default_rng(1), 30
+    shifts = [1.0, -1.0] * 6
+    found = odd_classes({c: mixed(random, [3 * s] + [0.0] * k, [3 * s] + [3.0] * k) for c, s in enumerate(shifts)})
+    assert not any(flags.any() for flags in found.values())

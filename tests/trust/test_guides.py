@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import holdfast
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.data.task import Samples
 from holdfast.runs.experiment import Experiment
-from holdfast.trust.guides import reference, unexplained, within
+from holdfast.trust.guides import MOST, ROWS, added, fitted, reference, unexplained
 from holdfast.trust.jury import Jury
 
 SETTINGS = {
@@ -27,17 +29,34 @@ def test_what_an_update_says_beyond_its_digest_by_hand() -> None:
     assert unexplained(guided, guided, rows) == 0.0
 
 
-def test_the_usual_is_the_members_median_and_who_left_no_digest_counts_nothing() -> None:
-    found = dict.fromkeys(range(5), 1.0) | {5: 3.5, 6: 9.0}
-    assert [within(found, client, 3.0) for client in (0, 5, 6, 7)] == [1.0, 0.5, 0.0, 0.0]
-    assert within({0: -1.0, 1: -0.5, 2: 0.0}, 1, 3.0) == 1.0  # all say less than their digests do
+def test_the_guide_is_the_part_of_an_update_that_the_digest_explains() -> None:
+    way = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([2.0])}
+    delta = {name: torch.ones_like(tensor) for name, tensor in way.items()}
+    guide = fitted(way, delta)  # 5 / 9 of the way
+    assert torch.allclose(guide["w"], torch.tensor([[5 / 9, 10 / 9]]))
+    rest = {name: delta[name] - guide[name] for name in delta}
+    assert abs(sum(float((rest[name] * way[name]).sum()) for name in way)) < 1e-6, "what is left is across"
+    assert all(not value.any() for value in fitted(way, {name: -tensor for name, tensor in delta.items()}).values())
+    assert all(not value.any() for value in fitted({name: 0 * t for name, t in way.items()}, delta).values())
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=30), st.floats(0.5, 4))
+def test_over_any_rounds_a_member_says_at_most_so_much_in_those_that_count(told: list[float], beyond: float) -> None:
+    sums, counted = 0.0, []
+    for times in told:
+        sums = added(sums, times, beyond)
+        assert 0 <= sums <= MOST
+        counted.append((times, 1) if sums < 1 else (0.0, 0))
+        for first in range(len(counted)):
+            said, rounds = (sum(values) for values in zip(*counted[first:], strict=True))
+            assert said < beyond * rounds + 1 + 1e-9
 
 
 def test_rows_of_all_digests_are_drawn() -> None:
     one, other = (Samples((torch.full((400, 2), v),), torch.full((400,), int(v))) for v in (0.0, 1.0))
     rows = reference([one, other], torch.Generator().manual_seed(0))
-    assert len(rows) == 300
-    assert 100 < int(rows.labels.sum()) < 200
+    assert len(rows) == ROWS
+    assert ROWS / 3 < int(rows.labels.sum()) < 2 * ROWS / 3
     assert torch.equal(rows.inputs[0][:, 0], rows.labels.float())
 
 

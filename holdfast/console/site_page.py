@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.console.markup import Html, el, join
 from holdfast.console.site_state import Asked, Budget, SiteView, page_name
 from holdfast.core.cards import curve
+from holdfast.data.metrics import Measure
 from holdfast.flower.deploy.approval import LONGEST, Case, Proposal, pending
 from holdfast.report.words import pretty
 from holdfast.runs.experiment import Experiment, plain
@@ -46,7 +47,7 @@ def site_page(view: SiteView, by: str, signs: bool, said: tuple[bool, str] | Non
             "main",
             el("p", view.trouble, class_="bad", role="alert") if view.trouble else None,
             waiting_section(view, waiting, by, signs, made),
-            budget_section(view.budget),
+            budget_section(view),
             asked_section(view, [one for one in view.asked if not waits(one, view)], by, made),
             errors_section(view.asked),
             id="main",
@@ -171,12 +172,18 @@ def asks_for(one: Asked) -> list[tuple[str, object]]:
     ]
 
 
-def budget_section(budget: Budget) -> Html:
+def budget_section(view: SiteView) -> Html:
+    """What left without noise, which no ledger counts, and what the ledger counts."""
+    budget = view.budget
+    plainly = [one for one in view.asked if one.trained and one.experiment and one.experiment.protect.name == "none"]
+    noise = "of the model, without noise; no epsilon bounds what they tell of a record."
+    bare = [el("p", f"{heading(one)}: {count(one.trained, 'update')} {noise}") for one in plainly]
     if budget.trouble:
         content = el("p", budget.trouble, class_="bad")
     elif not budget.entries:
         allowed = "" if math.isinf(budget.allowed) else f" The policy allows epsilon {budget.allowed:g}."
-        content = el("p", f"Nothing that is counted has left so far.{allowed}")
+        what = "Nothing has left with noise" if bare else "Nothing has left"
+        content = el("p", f"{what}; the ledger is empty.{allowed}")
     else:
         rows = [
             (e.what, when(e.when), f"{e.claim.epsilon_total:.3g}".replace("inf", "infinite"))
@@ -186,7 +193,7 @@ def budget_section(budget: Budget) -> Html:
         more = f", the last {len(rows)} of {len(budget.entries)}" if left else ""
         entries = table(f"Releases{more}", ("what", "when", "epsilon"), rows)
         content = join(bar(budget), el("details", el("summary", count(len(budget.entries), "release")), entries))
-    return el("section", el("h2", "What has left so far", id="left"), content, aria_labelledby="left")
+    return el("section", el("h2", "What has left so far", id="left"), *bare, content, aria_labelledby="left")
 
 
 def bar(budget: Budget) -> Html:
@@ -265,7 +272,7 @@ def metrics_of(one: Asked) -> Html | None:
     last = told[-1]
     text = last["text"] if isinstance(last.get("text"), dict) else last["metrics"]
     label = f"{first} on this site's own records over {len(values)} tests, from {values[0]:.3g} to {values[-1]:.3g}"
-    words = ", ".join(f"{name} {value}" for name, value in text.items())
+    words = ", ".join(f"{Measure(name).words} {value}" for name, value in text.items())
     return join(
         el("h4", "How well the model does on this site's own records"),
         Html(curve(values, label)) if len(values) > 1 else None,

@@ -25,7 +25,9 @@ def curve(values: Sequence[float], label: str, width: int = 320, height: int = 6
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)
-    step, scale = width / (len(values) - 1), (height - 4) / ((high - low) or 1.0)
+    if low == high:
+        low, high = low - 1, high + 1  # a level line is drawn in the middle
+    step, scale = width / (len(values) - 1), (height - 4) / (high - low)
     points = " ".join(f"{i * step:.1f},{2 + (high - value) * scale:.1f}" for i, value in enumerate(values))
     line = f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="2"/>'
     return f'<svg role="img" aria-label="{html.escape(label)}" width="{width}" height="{height}">{line}</svg>'

@@ -103,6 +103,7 @@ def test_what_is_decided_holds(bench: Bench) -> None:
     reader, asking = bench.reader, bench.asking
     page = reader.page()
     assert "One experiment waits for your approval." in page
+    assert "Nothing has left; the ledger is empty." in page
     assert EVIL not in page
     assert EVIL.replace("<", "&lt;").replace(">", "&gt;") in page
     assert "Expected the name of a person" in reader.post("approve", **bench.waiting, by=" ")
@@ -114,6 +115,8 @@ def test_what_is_decided_holds(bench: Bench) -> None:
     page = reader.page()
     assert "takes part: approved by A. Sommer" in page
     assert "After round 1: accuracy" in page
+    assert "1 update of the model, without noise; no epsilon bounds what they tell of a record." in page
+    assert "Nothing has left with noise; the ledger is empty." in page
     assert "This site is paused." in reader.post("pause", by="A. Sommer")
     assert asking.train(round=1).error == "paused"
     assert "This site goes on." in reader.post("resume")

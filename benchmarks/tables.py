@@ -147,6 +147,13 @@ WORDS = {
 }
 
 
+PAIRS = (
+    ("FedDig: all leave - nobody leaves", "feddig_leaving", "feddig_none"),
+    ("all leave: FedDig - FedAvg", "feddig_leaving", "fedavg_leaving"),
+    ("all leave: moments at epsilon 3 - FedAvg", "moments_leaving", "fedavg_leaving"),
+)
+
+
 def flamby(seeds: int) -> None:
     task = flamby_task()
     print("records", len(task.train), len(task.test), *np.bincount(task.test.facts["hospital"].numpy()))
@@ -178,9 +185,14 @@ def leaving(splits: int, first: int) -> None:
     for name, all_scores in found.items():
         show(name, all_scores)
     keep("hearts-leaving", found, range(first, first + splits), {"balanced": "balanced accuracy", "auroc": "AUROC"})
-    difference("feddig_leaving - feddig_none", found["feddig_leaving"], found["feddig_none"])
-    difference("feddig_leaving - fedavg_leaving", found["feddig_leaving"], found["fedavg_leaving"])
-    difference("moments_leaving - fedavg_leaving", found["moments_leaving"], found["fedavg_leaving"])
+    cells: dict[tuple[str, str], list[float]] = {}
+    for words, ours, theirs in PAIRS:
+        for metric, column in (("balanced", "balanced accuracy"), ("auroc", "AUROC")):
+            gaps = [one[metric] - other[metric] for one, other in zip(found[ours], found[theirs], strict=True)]
+            low, high = interval(gaps)
+            print(f"{words:42} {metric} {statistics.mean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]", flush=True)
+            cells |= {(words, column): gaps, (words, f"{column}: from"): [low], (words, f"{column}: to"): [high]}
+    save("hearts-differences", cells, range(first, first + splits), corner="paired difference", digits=3)
 
 
 def show(name: str, found: list[Scores]) -> None:
@@ -192,19 +204,12 @@ def show(name: str, found: list[Scores]) -> None:
     print(f"{name:18}", "  ".join(cells), flush=True)
 
 
-def difference(
-    name: str, ours: list[Scores], theirs: list[Scores], metrics: tuple[str, ...] = ("balanced", "auroc")
-) -> None:
-    """Mean paired difference with its 95 % interval (Student's t; splits overlap, so it is somewhat too narrow)."""
+def interval(gaps: list[float]) -> tuple[float, float]:
+    """The mean's 95 % interval (Student's t; splits overlap, so it is somewhat too narrow)."""
     from scipy.stats import t
 
-    cells = []
-    for metric in metrics:
-        gaps = [one[metric] - other[metric] for one, other in zip(ours, theirs, strict=True)]
-        half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5 if gaps[1:] else 0.0
-        mean = statistics.mean(gaps)
-        cells.append(f"{metric} {mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]")
-    print(f"{name:36}", "  ".join(cells), flush=True)
+    half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / len(gaps) ** 0.5 if gaps[1:] else 0.0
+    return statistics.mean(gaps) - half, statistics.mean(gaps) + half
 
 
 if __name__ == "__main__":

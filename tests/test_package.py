@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.cli import main
+from holdfast.core.errors import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -55,6 +57,25 @@ def test_whatever_is_imported_is_declared() -> None:
 def test_a_library_has_bounds_and_no_pins() -> None:
     assert all("==" not in entry and "<" not in entry for entry in PROJECT["dependencies"])
     assert all(">=" in entry for entry in PROJECT["dependencies"])
+
+
+def test_without_an_extra_a_sentence_says_which_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package, extra in EXTRAS.items():
+        brought = " ".join(PROJECT["optional-dependencies"][extra])
+        assert package.replace("_", "-") in brought, package
+
+    def unable() -> None:
+        raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
+
+    monkeypatch.setattr("holdfast.cli.app", unable)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Error: This needs the package flwr, which is not installed: pip install 'holdfast[flower]'." in said
 
 
 def test_each_extra_says_what_it_brings() -> None:

@@ -22,7 +22,7 @@ from holdfast.cli.screen import screen
 from holdfast.cli.site import site_app
 from holdfast.cli.tables import data_app
 from holdfast.core.codes import code_of_error
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, missing_package
 from holdfast.core.logs import JSON, PLAIN, WISH, JsonLines, wants_json
 from holdfast.engines.forking import begin_ahead
 
@@ -273,8 +273,9 @@ def main() -> None:
     sys.path.append("")  # the current folder, for users' own parts; last: no file there may hide a module of that name
     try:
         app()
-    except HoldfastError as error:
-        if os.environ.get("HOLDFAST_DEBUG"):
+    except (HoldfastError, ModuleNotFoundError) as found:
+        error = missing_package(found) if isinstance(found, ModuleNotFoundError) else found
+        if error is None or os.environ.get("HOLDFAST_DEBUG"):
             raise
         code = code_of_error(error)
         if wants_json():

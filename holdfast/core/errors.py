@@ -29,6 +29,34 @@ def plain(text: str, most: int = LONGEST) -> str:
     return "".join(letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text)
 
 
+EXTRAS = {  # a package that only some parts need -> what of Holdfast brings it
+    "flwr": "flower",
+    "cryptography": "flower",
+    "pydicom": "dicom",
+    "datasets": "hub",
+    "dp_accounting": "privacy",
+    "opacus": "dp",
+    "onnx": "export",
+    "onnxscript": "export",
+    "tensorboard": "export",
+    "mlflow": "export",
+    "pandas": "export",
+}
+
+
+def missing_package(error: ModuleNotFoundError) -> HoldfastError | None:
+    """The sentence for a package that an extra brings; none for any other.
+
+    >>> print(missing_package(ModuleNotFoundError(name="flwr.app")))
+    This needs the package flwr, which is not installed: pip install 'holdfast[flower]'.
+    """
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return HoldfastError(f"This needs the package {package}, which is not installed: pip install 'holdfast[{extra}]'.")
+
+
 def brief(value: object) -> str:
     """A stranger's value in a few words; nothing that it can be makes this fail.
 

@@ -92,6 +92,11 @@ def usual_encoder(shape: tuple[int, ...], floats: bool = True) -> str:
         name = "series"
     elif len(shape) == 1 and not floats:
         name = "text"
+    elif len(shape) == 1:
+        raise HoldfastError(
+            f"encoder: no public encoder is made for plain vectors of {shape[0]} numbers; describe them as a table "
+            'with a schema, or name an encoder of your own, such as "module:Name".'
+        )
     elif len(shape) == 3 and shape[0] in (1, 3) and (shape[0] == 3 or min(shape[1:]) > SMALL):
         if installed():
             name = "pretrained"

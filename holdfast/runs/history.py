@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.cards import card, curve
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, missing_package
 from holdfast.core.types import State
 from holdfast.data.metrics import ACCURACY, Measure
 from holdfast.record import Record
@@ -84,8 +84,10 @@ class History:
 
     def to_pandas(self) -> Any:
         """One row for each round, from 1, and a column for each number, as `accuracy` or `weights/0` (needs pandas)."""
-        import pandas
-
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise missing_package(error) or error from None
         return pandas.DataFrame([{"round": record.round, **dict(scalars(record))} for record in self.records])
 
     def plot(self, axes: Any = None) -> Any:

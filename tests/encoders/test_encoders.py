@@ -15,7 +15,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders import ENCODERS, Encoder, guidance_producer, make_encoder, never_negative, scattering
+from holdfast.encoders import (
+    ENCODERS,
+    Encoder,
+    encoder_for,
+    guidance_producer,
+    make_encoder,
+    never_negative,
+    scattering,
+)
 from holdfast.encoders.mobilenet import MobileNetFeatures
 from holdfast.encoders.scattering import gabor_kernels, gabor_moduli, principal_axes
 from holdfast.encoders.shapes import BLOCK, draw_shapes
@@ -292,6 +300,11 @@ def test_mobilenet_has_the_published_size_and_takes_a_weights_file(tmp_path: Pat
 def test_what_cannot_work_is_refused(spec: str, shape: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(HoldfastError, match=sentence):
         make_encoder(spec, shape)
+
+
+def test_plain_vectors_are_told_what_to_do() -> None:
+    with pytest.raises(HoldfastError, match=r"plain vectors of 8 numbers; describe them as a table"):
+        encoder_for("auto", torch.zeros(3, 8))
 
 
 def test_wrong_images_are_refused() -> None:

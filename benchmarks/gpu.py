@@ -1,14 +1,15 @@
 """What an accelerator gains: for users who have one. Send in what it prints.
 
-    python benchmarks/gpu.py [--device cuda] [--workers 2] [--rounds 5]
+    python benchmarks/gpu.py [--device cuda] [--workers 2] [--rounds 5] [--pictures 1200]
 
-A round of 8 clients with 1,200 pictures each, on the CPU and on the device, in float32 and in bfloat16, and the memory
-of the device at most (without workers). Turns are interleaved, ratios are medians over rounds, the first warms up.
+A round of 8 clients with so many pictures each, on the CPU and on the device, in float32 and in bfloat16, and the
+memory of the device (without workers). Turns are interleaved, ratios are medians over rounds; the first warms up.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import time
@@ -21,9 +22,12 @@ from holdfast.data.task import Task
 from holdfast.play import one_thread
 from holdfast.runs.experiment import from_table
 
+PICTURES = "HOLDFAST_PICTURES"  # of each client, also for workers
+
 
 def pictures() -> Task:
-    return Task("pictures", drawn(8 * 1500, 1, 28, 28), drawn(10, 1, 28, 28), tuple("0123456789"))
+    each = int(os.environ[PICTURES]) * 5 // 4  # a fifth is held out
+    return Task("pictures", drawn(8 * each, 1, 28, 28), drawn(10, 1, 28, 28), tuple("0123456789"))
 
 
 def main() -> None:
@@ -31,7 +35,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pictures", type=int, default=1200, help="of each client; fewer for a quick look")
     chosen = parser.parse_args()
+    os.environ[PICTURES] = str(chosen.pictures)
     keys = {"task": "gpu:pictures", "model": "cnn", "clients": 8, "partition": "iid", "batch_size": 64, "rounds": 999}
     keys["workers"] = chosen.workers
     named = torch.cuda.get_device_name(chosen.device) if chosen.device.startswith("cuda") else chosen.device

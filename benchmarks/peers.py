@@ -1,6 +1,7 @@
 """A round of the same work beside the peers: seconds of processor time and by the clock, in turns.
 
     python benchmarks/peers.py [flower fluke fedlab pfl fedjax] [--turns 5] [--clients 20] [--images 1200] [--threads 2]
+                               [--save]
 
 Each peer has an environment of its own under build/peers, which takes torch from this one, and an adapter in
 benchmarks/beside. All train the same network (conv 32, conv 64, fc 128) on pictures of the same shape, one epoch of SGD
@@ -20,6 +21,8 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+
+from saved import save
 
 BESIDE = Path(__file__).parent / "beside"
 BUILD = Path(__file__).parent.parent / "build" / "peers"
@@ -49,8 +52,10 @@ NEEDS = {  # without their dependencies: those that a round needs are named here
         "tabulate",
     ],
 }
-OURS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "channels-last": ("float32", "channels-last"),
-        "both": ("bfloat16", "channels-last")}  # fmt: skip
+OURS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "float32, plain layout": ("float32", "plain")}
+NAMES = {"flower": "Flower 1.41, simulation", "fluke": "fluke 0.8.1", "fedlab": "FedLab 1.3.0", "pfl": "pfl 0.6.0",
+         "fedjax": "FedJAX 0.0.17"}  # fmt: skip
+AIMS = {"flower": (0.68, 0.40), "fluke": (0.50, 0.30), "fedlab": (0.50, 0.30), "pfl": (0.37, 0.22)}
 Taken = list[tuple[float, float]]  # of each turn: processor seconds, and by the clock
 
 
@@ -115,17 +120,21 @@ def beside(peer: str, chosen: argparse.Namespace) -> dict[str, Taken]:
     return {name: [turn[name] for turn in turns] for name in players}
 
 
-def show(peer: str, found: dict[str, Taken]) -> None:
-    """The median, the least and the largest ratio of neighbouring turns."""
-    theirs = found[peer]
-    print(f"{peer}: {statistics.median(cpu for cpu, _ in theirs):.2f} s of processor time a round, "
-          f"{statistics.median(clock for _, clock in theirs):.2f} s by the clock")  # fmt: skip
+def ratios(ours: Taken, theirs: Taken, which: int) -> str:
+    """The median, the least and the largest ratio of neighbouring turns; which: 0 processor time, 1 the clock."""
+    found = [mine[which] / other[which] for mine, other in zip(ours, theirs, strict=True)]
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+def cells_of(peer: str, found: dict[str, Taken]) -> dict[tuple[str, str], str]:
+    """A peer's row of the table."""
+    theirs, row = found[peer], NAMES[peer]
+    cells = {(row, "seconds a round"): f"{statistics.median(clock for _, clock in theirs):.2f}"}
     for name in OURS:
-        words = []
-        for which, clock in enumerate(("processor", "clock")):
-            ratios = [ours[which] / other[which] for ours, other in zip(found[name], theirs, strict=True)]
-            words.append(f"{clock} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-        print(f"  ours, {name:14} {', '.join(words)}", flush=True)
+        cells[row, name] = ratios(found[name], theirs, 1)
+    cells[row, "aims, float32 and bfloat16"] = " and ".join(f"{aim:.2f}" for aim in AIMS.get(peer, ()))
+    cells[row, "processor time, float32"] = ratios(found["float32"], theirs, 0)
+    return cells
 
 
 def main() -> None:
@@ -135,6 +144,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--images", type=int, default=1200, help="of each client")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of a peer in a single process")
+    parser.add_argument("--save", action="store_true", help="as docs/results/peers.json")
     parser.add_argument("--again", action="store_true", help="measure also what is known")
     chosen = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -148,7 +158,11 @@ def main() -> None:
             print(f"{peer}: not measured, {error}", flush=True)
             continue
         kept.write_text(json.dumps(known))
-        show(peer, known[peer])
+        for (row, column), value in cells_of(peer, known[peer]).items():
+            print(f"{row}: {column} {value}", flush=True)
+    if chosen.save:
+        cells = {cell: value for peer in NAMES if peer in known for cell, value in cells_of(peer, known[peer]).items()}
+        save("peers", cells, (), corner="peer")
 
 
 if __name__ == "__main__":

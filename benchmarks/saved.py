@@ -175,7 +175,8 @@ def table(saved: Mapping[str, Any], where: str) -> str:
     else:
         versions = ", ".join(f"{what} {which}" for what, which in saved["versions"].items())
         made = f"{versions}. [Every value]({where})"
-    said = f"`{saved['command']}`, {told(saved['seeds'])}; {made}"
+    seeds = f", {told(saved['seeds'])}" if saved["seeds"] else ""
+    said = f"`{saved['command']}`{seeds}; {made}"
     return "\n".join([*lines, "", f"<small>{said}</small>"])
 
 

@@ -1,6 +1,6 @@
 """How fast it is, as ratios of things done in turns within one run: a busy machine slows both alike.
 
-    python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury]     or: make bench-speed
+    python benchmarks/speed.py [own] [many] [few] [memory] [start] [feddig] [jury] [--save]     or: make bench-speed
 
 step      processor time of a training step on one thread: each layout and precision, against the same network by hand
 own       a user's own network (conv 32, conv 64, fc 128, no padding) against a plain loop in as many processes
@@ -13,11 +13,13 @@ feddig    a round of FedDig with `features`, nobody away, against FedAvg
 jury      a round of the jury, CNN, against FedAvg
 
 Each prints the median of the ratios of neighbouring turns, the least and the largest, first of processor time (of this
-process and all those it started: what counts on a busy machine), then of the clock, and the machine's load.
+process and all those it started: what counts on a busy machine), then of the clock, and the machine's load. `--save`
+writes docs/results/speed.json; parts that are not measured keep what it says of them.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import statistics
@@ -34,6 +36,7 @@ from typing import get_args
 
 import torch
 from beside.shared import OwnNet, processor_seconds
+from saved import DOCS, save
 from torch import nn
 
 from holdfast.core.types import State, size
@@ -50,6 +53,14 @@ from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_table
 
 TURNS = 5
+FIGURES = {  # part -> what it is called in the table, and the aim
+    "own": ("a user's own network, 4 x 1,200 pictures, two workers, against a loop by hand in two processes", "0.85"),
+    "half": ("the same in bfloat16, against float32 by hand", "0.50"),
+    "many": ("1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in two processes", "1.5"),
+    "feddig": ("FedDig with `features`, nobody away, against FedAvg", "1.15"),
+    "jury": ("the jury with `cnn`, search for backdoors included, against FedAvg", "1.15"),
+}
+found: dict[tuple[str, str], str] = {}  # what is saved
 
 
 def drawn(count: int, *shape: int) -> Samples:
@@ -105,8 +116,13 @@ def compare(name: str, ours: Callable[[], None], theirs: Callable[[], None]) -> 
     words = []
     for which, clock in enumerate(("processor", "clock")):
         ratios = [mine[which] / other[which] for mine, other in turns]
-        words.append(f"{clock} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    show(name, ", ".join(words), statistics.median(mine[1] for mine, _ in turns))
+        text = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        words.append(f"{clock} {text}")
+        found[FIGURES[name][0], "by the clock" if which else "processor time"] = text
+    seconds = statistics.median(mine[1] for mine, _ in turns)
+    found[FIGURES[name][0], "seconds"] = f"{seconds:.2f}"
+    found[FIGURES[name][0], "aim"] = FIGURES[name][1]
+    show(name, ", ".join(words), seconds)
 
 
 def measure(play: Callable[[], None]) -> tuple[float, float]:
@@ -315,6 +331,17 @@ PARTS = {
     "jury": jury,
 }
 
+
+def kept() -> dict[tuple[str, str], str]:
+    """What was saved before."""
+    path = DOCS / "results" / "speed.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    return {(row, column): value for row, cells in rows.items() for column, value in cells.items()}
+
+
 if __name__ == "__main__":
-    for part in sys.argv[1:] or PARTS:
+    wanted = [word for word in sys.argv[1:] if word != "--save"]
+    for part in wanted or PARTS:
         PARTS[part]()
+    if "--save" in sys.argv:
+        save("speed", {**kept(), **found}, (), corner="figure", command="python benchmarks/speed.py --save")

@@ -8,6 +8,7 @@ a low one the client's own.
 
 from __future__ import annotations
 
+import cmath
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -184,7 +185,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
     >>> is_finite(torch.tensor([3e38, 3e38])), is_finite(torch.tensor([torch.inf, -torch.inf]))
     (True, False)
     """
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return cmath.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def describe(tensor: torch.Tensor) -> str:

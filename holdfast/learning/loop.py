@@ -22,7 +22,7 @@ Correction = Callable[[str, Tensor], Tensor]  # (name of a weight, its value now
 
 
 class Gradients(Protocol):
-    """Where the epoch loop gets its batches and gradients from."""
+    """Where the epoch loop gets its batches and gradients from; it clears weight.grad itself before each batch."""
 
     def batches(self, samples: int) -> Iterable[Tensor]: ...
 
@@ -57,6 +57,8 @@ def train(
             seen = 0
             total.zero_()
             for index in epoch:
+                for weight in weights.values():  # as zero_grad, which walks through the network each time
+                    weight.grad = None
                 total += gradients.fill_gradients(model, samples, index, objective)
                 if learning.clip_norm is not None:  # before the correction, which is no gradient of a record's loss
                     nn.utils.clip_grad_norm_(weights.values(), learning.clip_norm, foreach=False)
@@ -115,8 +117,7 @@ class Shuffled:
         return batches(torch.randperm(samples, generator=self.generator), self.size)
 
     def fill_gradients(self, model: nn.Module, samples: Samples, index: Tensor, objective: Objective) -> Tensor:
-        """Put the gradient of the batch's mean loss into weight.grad; answer with the sum of its losses."""
-        model.zero_grad()
+        """Add the gradient of the batch's mean loss to weight.grad; answer with the sum of its losses."""
         if self.parts == 1:
             return self.add_gradients(model, samples, index, objective, 1.0) * len(index)
         parts = batches(index, self.size // self.parts)

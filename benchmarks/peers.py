@@ -22,7 +22,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from saved import save
+from saved import save, table
 
 BESIDE = Path(__file__).parent / "beside"
 BUILD = Path(__file__).parent.parent / "build" / "peers"
@@ -162,7 +162,8 @@ def main() -> None:
             print(f"{row}: {column} {value}", flush=True)
     if chosen.save:
         cells = {cell: value for peer in NAMES if peer in known for cell, value in cells_of(peer, known[peer]).items()}
-        save("peers", cells, (), corner="peer")
+        path = save("peers", cells, (), corner="peer")
+        print(table(json.loads(path.read_text()), f"results/{path.name}"))
 
 
 if __name__ == "__main__":

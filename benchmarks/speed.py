@@ -36,7 +36,7 @@ from typing import get_args
 
 import torch
 from beside.shared import OwnNet, processor_seconds
-from saved import DOCS, save
+from saved import DOCS, save, table
 from torch import nn
 
 from holdfast.core.types import State, size
@@ -344,4 +344,5 @@ if __name__ == "__main__":
     for part in wanted or PARTS:
         PARTS[part]()
     if "--save" in sys.argv:
-        save("speed", {**kept(), **found}, (), corner="figure", command="python benchmarks/speed.py --save")
+        path = save("speed", {**kept(), **found}, (), corner="figure", command="python benchmarks/speed.py --save")
+        print(table(json.loads(path.read_text()), f"results/{path.name}"))

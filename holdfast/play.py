@@ -70,7 +70,7 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
         if workers:
             raise HoldfastError("workers: a task given as an object is computed in this process; leave out workers.")
         workers = 0
-    workers = usual_workers() if workers is None else workers
+    workers = usual_workers(plan.device) if workers is None else workers
     if workers == 0:
         model = plan.model()
         return Inline({id: plan.client(id, model, folder) for id in range(plan.experiment.clients)}, folder)
@@ -78,11 +78,12 @@ def this_machine(plan: Plan, folder: Path | None) -> Federation:
     return Embedded(plan.experiment, plan.stage.sizes, folder, workers)
 
 
-def usual_workers() -> int:
-    """As many workers as cores, unless the environment says HOLDFAST_WORKERS (a shared machine, a small container)."""
+def usual_workers(device: torch.device) -> int:
+    """As many workers as cores, one where clients queue for an accelerator, or what HOLDFAST_WORKERS in the environment
+    says (a shared machine, a small container)."""
     told = os.environ.get("HOLDFAST_WORKERS")
     if told is None:
-        return cores()
+        return cores() if device.type == "cpu" else 1
     if not told.isdecimal():
         raise HoldfastError(f"HOLDFAST_WORKERS must be a whole number, got {told!r}; 0 computes in one process.")
     return int(told)

@@ -76,8 +76,10 @@ class Embedded:
         self._context = forking()
         self._arena = Arena.create(1)
         self._workers: list[Worker] = []
+        shares = share_out(sizes, workers)
+        self._count = len(shares)
         try:
-            for clients in share_out(sizes, workers):
+            for clients in shares:
                 self._workers.append(self._start(clients))
             for worker in self._workers:
                 self._greet(worker)
@@ -154,7 +156,7 @@ class Embedded:
 
     def _start(self, clients: list[int]) -> Worker:
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, self._experiment, self._folder, clients)
+        arguments = (theirs, self._experiment, self._folder, clients, self._count)
         process = self._context.Process(target=work, args=arguments, name=f"holdfast-worker-{clients[0]}", daemon=True)
         with nullcontext() if "__main__:" in self._experiment else without_script():
             process.start()

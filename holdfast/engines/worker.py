@@ -23,6 +23,7 @@ from holdfast.core.failures import code_of, full_text
 from holdfast.core.files import Unwritable
 from holdfast.core.types import Message, Reply
 from holdfast.engines.arena import Arena, Packer
+from holdfast.learning.device import share_device
 from holdfast.learning.loop import train
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import has_convolutions
@@ -34,7 +35,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's names of what mallopt sets
 KEPT = 64 * 2**20  # bytes: larger blocks go back to the system when they are freed
 
 
-def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int]) -> None:
+def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int], workers: int) -> None:
     """Serve until told to stop, or until the moderator is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the moderator's to handle
     Thread(target=end_with_moderator, daemon=True).start()
@@ -42,7 +43,7 @@ def work(pipe: Connection, experiment: str, folder: Path | None, ids: list[int])
     keep_freed_memory()
     with suppress(EOFError, OSError):
         try:
-            clients = load(experiment, folder, ids)
+            clients = load(experiment, folder, ids, workers)
         except Exception as error:
             pipe.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
             return
@@ -65,9 +66,10 @@ def end_with_moderator() -> None:
         os._exit(1)
 
 
-def load(experiment: str, folder: Path | None, ids: list[int]) -> dict[int, Client]:
+def load(experiment: str, folder: Path | None, ids: list[int], workers: int) -> dict[int, Client]:
     """This worker's clients, with one workbench model for all of them."""
     plan = make_plan(from_table(json.loads(experiment)))
+    share_device(plan.device, workers)
     model = plan.model()
     clients = {id: plan.client(id, model, folder) for id in ids}
     if plan.layout != "plain" and has_convolutions(model):

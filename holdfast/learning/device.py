@@ -52,7 +52,18 @@ def batch_on(model: nn.Module, samples: Samples, index: Tensor) -> tuple[tuple[T
     """The inputs and labels of some samples, where the network lives."""
     device = device_of(model)
     inputs, labels = samples.batch(index)
-    return tuple(tensor.to(device) for tensor in inputs), labels.to(device)
+    return tuple(sent_to(device, tensor) for tensor in inputs), sent_to(device, labels)
+
+
+def sent_to(device: torch.device, tensor: Tensor) -> Tensor:
+    """A tensor of main memory on the device; to a GPU from pinned memory, while it computes on."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def share_device(device: torch.device, processes: int) -> None:
+    """Let this process take no more than its share of a GPU's memory: beyond it, it fails and not the others."""
+    if device.type == "cuda" and processes > 1:
+        torch.cuda.set_per_process_memory_fraction(1 / processes, device)
 
 
 def outputs(model: nn.Module, *inputs: Tensor) -> Tensor:

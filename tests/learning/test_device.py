@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from device_helpers import ELSEWHERE, Device
 from flower_helpers import nodes, play
-from torch import nn
+from torch import Tensor, nn
 
 import holdfast
 from holdfast import Experiment, HoldfastError
 from holdfast.data.task import Samples
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.inprocess import InProcessGrid
-from holdfast.learning.device import CPU, seeded
+from holdfast.learning.device import CPU, seeded, sent_to, share_device
 from holdfast.learning.loop import Shuffled
+from holdfast.play import usual_workers
 from holdfast.runs.export import load_model
 
 TINY: dict[str, Any] = {
@@ -205,3 +206,37 @@ def test_a_seed_draws_as_torchs_own_and_leaves_the_generator_as_it_was() -> None
     with seeded(8, CPU):
         assert torch.equal(torch.rand(3), expected)
     assert torch.equal(torch.rand(3), rest)
+
+
+class Told:
+    """Stands for a tensor of main memory, since pinning needs a GPU: it says what was done with it."""
+
+    def __init__(self, *done: object) -> None:
+        self.done = done
+
+    def pin_memory(self) -> Told:
+        return Told(*self.done, "pinned")
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Told:
+        return Told(*self.done, device.type, non_blocking)
+
+
+def test_batches_go_to_a_gpu_from_pinned_memory_and_nobody_waits_for_them() -> None:
+    assert cast(Told, sent_to(torch.device("cuda"), cast(Tensor, Told()))).done == ("pinned", "cuda", True)
+    assert cast(Told, sent_to(torch.device("cpu"), cast(Tensor, Told()))).done == ("cpu", False)
+
+
+def test_workers_share_a_gpus_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[float, torch.device]] = []
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: told.append((share, device))
+    )
+    for device, processes in ((torch.device("cuda:1"), 4), (torch.device("cuda"), 1), (torch.device("cpu"), 4)):
+        share_device(device, processes)
+    assert told == [(0.25, torch.device("cuda:1"))]
+
+
+def test_clients_queue_for_an_accelerator_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_WORKERS", raising=False)
+    monkeypatch.setattr("holdfast.play.cores", lambda: 6)
+    assert [usual_workers(torch.device(kind)) for kind in ("cpu", "cuda", "mps")] == [6, 1, 1]

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,8 @@ class OwnNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
         x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
-        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+        output: Tensor = self.fc2(torch.relu(self.fc1(x.flatten(1))))
+        return output
 
 
 def images(client: int) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,9 @@ def processor_seconds() -> float:
 class Stub(ModuleType):
     """Stands for a library that a peer imports and does not need for a round."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -4,8 +4,10 @@
     python benchmarks/adversary.py --data cifar,letters --files FOLDER --hostile 4 --attack none,late --seed 201,202
 
 "Lost" is against the same run with the hostile members left out (away in all rounds), on the same seed; without attack,
-against the same run without the jury. Each run is one line of the --out file, and is not played again; so the whole
-grid can be stopped and resumed. `--save NAME` writes what was found to docs/results/NAME.json.
+against the same run without the jury. "Short-changed" is the share of the honest members' rounds, in %, in which one
+that was heard counts less than half of its share of the samples of those heard. Each run is one line of the --out file,
+and is not played again; so the whole grid can be stopped and resumed. `--save NAME` writes what was found to
+docs/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import json
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
 from holdfast.data.task import Samples, Task
 from holdfast.play import run
+from holdfast.record import Record
 from holdfast.runs.experiment import from_table
 
 COMMON = {"partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "download": False}
@@ -97,9 +100,23 @@ def play(settings: dict[str, Any]) -> dict[str, Any]:
         "caught": len(set(suspected(history.records)) & hostile),
         "honest_named": len({c for record in history.records for c in record.suspects} - hostile),
         "undone": sum("undone" in note for record in history.records for note in record.notes),
+        "short": short_changed(history.records, history.state.claims if history.state else {}, hostile),
         "backdoor": backdoor_rate(history),
         "seconds": sum(sum(record.seconds.values()) for record in history.records),
     }
+
+
+def short_changed(records: Sequence[Record], samples: Mapping[int, int], hostile: Collection[int]) -> float:
+    """In %, how often an honest member that was heard counts less than half of its share of the samples heard.
+
+    >>> short_changed([Record(1, weights={0: 0.24, 1: 0.26, 2: 0.5})], {0: 2, 1: 1, 2: 1}, hostile=[2])
+    50.0
+    """
+    found = []
+    for record in records:
+        total = sum(samples[client] for client in record.weights)
+        found += [2 * say * total < samples[c] for c, say in record.weights.items() if c not in hostile]
+    return 100 * statistics.fmean(found) if found else 0.0
 
 
 class Lines:
@@ -154,6 +171,7 @@ class Cell:
             "worst seed": [max(self.lost)],
             "worst class": [self.worst_class],
             "honest named": [sum(one["honest_named"] for one in self.found)],
+            "short-changed": [statistics.fmean(one["short"] for one in self.found)],
             "rounds undone": [statistics.fmean(one["undone"] for one in self.found)],
         }
 
@@ -162,11 +180,11 @@ class Cell:
         door = f"  door {100 * statistics.fmean(doors):3.0f} %" if doors else ""
         named = "/".join(str(one["honest_named"]) for one in self.found)
         caught = statistics.fmean(one["caught"] for one in self.found)
-        undone = statistics.fmean(one["undone"] for one in self.found)
+        undone, short = (statistics.fmean(one[key] for one in self.found) for key in ("undone", "short"))
         return (
             f"{statistics.fmean(one['accuracy'] for one in self.found):5.1f}  lost {statistics.fmean(self.lost):+5.1f} "
             f"(worst {max(self.lost):+5.1f})  worst class {self.worst_class:+5.1f}  caught {caught:.1f}  "
-            f"honest named {named}  rounds undone {undone:.1f}{door}"
+            f"honest named {named}  short-changed {short:.1f} %  rounds undone {undone:.1f}{door}"
         )
 
 

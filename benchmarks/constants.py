@@ -21,7 +21,7 @@ import torch
 from adversary import DATA, Lines, settings_of
 from saved import save
 
-from holdfast.trust import consensus, floor, jury, panel, reputation
+from holdfast.trust import consensus, floor, jury, panel, reputation, words
 
 CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
@@ -29,7 +29,7 @@ CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "accused")},
     **{f"DOUBTFUL {name}": (reputation, "DOUBTFUL", name) for name in ("reputation", "accused")},
     "FEW": (consensus, "FEW", None),
-    "BEYOND": (floor, "BEYOND", None),
+    "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
     "SHARP": (panel, "SHARP", None),
 }

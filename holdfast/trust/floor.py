@@ -2,7 +2,10 @@
 
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
-                   witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike.
+                   witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike. A class
+                   that fewer hold counts what its holders say it gained, at most max |d_c| of those judged, never
+                   what they say it lost: honest members trade classes for each other, and were the gains of those
+                   whom nobody else can check left out, their rounds would look like harm
                    e_c, e: their errors, 2 sqrt((n - 1) / (n - 3)) standard errors at n witnesses, from how far their
                    words lie apart; p(new) - p(good) is of the same samples, so what differs between members is not
                    in it. Of three witnesses no change is believed
@@ -19,20 +22,21 @@
                    fifth round that harms
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
-    7  the last    round's model gives way to the last good one if d < -lose / 2: a strike at the end gains less still
+    7  the last    round's model gives way to the last good one if d < -lose / 2, whether that can be told from noise or
+                   not: a strike at the end gains less still
 
 So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
 the median holder of each class, where most holders tell the truth. A class may fall further where nobody can be blamed
 for it: honest members trade classes for each other, and a class whose holders are left out is forgotten. Liars with as
-many honest witnesses who doubt can hold a round up: the model then stays at its best. Witnesses are the digests that
-are believed (FedDig), else all members that are there.
+many honest witnesses who doubt can hold a round up: the model then stays at its best. Liars who say that they alone
+hold u of C classes, which gain, hide u / C of what the class moved that moved most. Witnesses are the digests that are
+believed (FedDig), else all members that are there.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,44 +48,15 @@ from holdfast.core.tensors import unflat
 from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement
-from holdfast.trust.consensus import Values, agreement, weighted_median
-from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, Scores, class_scores
+from holdfast.trust.consensus import agreement
+from holdfast.trust.measures import some_of
+from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, class_scores
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
+from holdfast.trust.words import Found, Words, believed_beyond, compare, sound
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
-Words = Mapping[int, Scores]  # witness -> model -> class -> score
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
-BEYOND = 2.0  # standard errors, of many witnesses: a change within them is not believed
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the witnesses say of one model beside another."""
-
-    classes: Mapping[str, float]  # d_c of each class that is judged
-    errors: Mapping[str, float]  # e_c
-    error: float  # e
-    witnesses: int
-
-    @property
-    def change(self) -> float:
-        return statistics.fmean(self.classes.values())
-
-    def falls(self, fallen: Mapping[str, float]) -> dict[str, float]:
-        """The classes that fell beyond their error: by how much, with what they lost of late."""
-        return {c: fallen.get(c, 0.0) + d for c, d in self.classes.items() if d < -self.errors[c]}
-
-    def worth(self, fallen: Mapping[str, float]) -> float:
-        return self.change + sum(self.falls(fallen).values()) / len(self.classes)
-
-    def lost(self, lose: float) -> bool:
-        return self.change < -max(lose, self.error)
-
-    def __str__(self) -> str:
-        worst = min(self.classes, key=lambda c: self.classes[c])
-        least = f"class {worst} {100 * self.classes[worst]:+.1f}"
-        return f"{100 * self.change:+.1f} points at {self.witnesses} witnesses, {least}"
 
 
 def hold(
@@ -93,11 +68,7 @@ def hold(
         return Good(after.model, after.buffers, {}).kept_in(after), judged
     first = compare(panel.ask(PANEL, good.beside({NEW: after})), NEW, GOOD)
     if first is None or first.worth(good.fallen) >= -lose:
-        last = before.round + 1 == panel.hearing.context.rounds
-        if first is not None and last and first.change < -lose / 2:
-            judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({first})"])
-            after = replace(after, model=good.model, buffers=good.buffers)
-        return good.or_new(after, first).kept_in(after), panel.billed(judged)
+        return kept(good, after, first, judged, panel, lose)
     whole = Try((), judged, after, first)
     best = fewer(whole, before, good, panel, again)
     while best is not whole and best.found.lost(lose):
@@ -109,7 +80,7 @@ def hold(
     if not best.found.lost(lose):
         notes = [*judged.notes, note] if best.culprits else judged.notes
         after = replace(best.after, trust=charge(best.after.trust, best.culprits))
-        return good.or_new(after, best.found).kept_in(after), panel.billed(replace(best.judged, notes=notes))
+        return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
     after = replace(
         before, model=good.model, buffers=good.buffers, trust=charge(after.trust, best.culprits),
         digests=after.digests, claims=after.claims, absence=after.absence,
@@ -117,6 +88,17 @@ def hold(
     end = ", which harmed too" if best.culprits else " and was undone"
     judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
     return good.kept_in(after), panel.billed(judged)
+
+
+def kept(
+    good: Good, after: State, found: Found | None, judged: Judgement, panel: WitnessPanel, lose: float
+) -> tuple[State, Judgement]:
+    """Steps 6 and 7: the new model, unless it is the last one and worse than the last good one."""
+    best = good.or_new(after, found)
+    if found is not None and panel.last and found.change < -lose / 2:
+        judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
+        after = replace(after, model=good.model, buffers=good.buffers)
+    return best.kept_in(after), panel.billed(judged)
 
 
 @dataclass(frozen=True)
@@ -131,6 +113,8 @@ class Try:
 
 def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Again) -> Try:
     """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
+    if math.isinf(believed_beyond(whole.found.witnesses - 1)):  # nobody testifies of itself, and fewer cannot tell
+        return whole
     order = blamed(panel.ask(REPLAY, left_out(before, whole.judged)))
     sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
     judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
@@ -208,10 +192,17 @@ class WitnessPanel:
         self.hearing, self._digests, self._members, self._round, self._most = hearing, digests, members, round, most
         self._down = 0
 
+    @property
+    def last(self) -> bool:
+        """Whether this is the last round."""
+        return self._round + 1 == self.hearing.context.rounds
+
     def ask(self, job: Panel, asked: PanelRequest) -> Words:
         if len(self._digests) >= 3:
             model = self.hearing.context.bench.model
-            return {holder: class_scores(model, self._few(held), asked) for holder, held in self._digests.items()}
+            return {
+                holder: class_scores(model, some_of(held, self._most), asked) for holder, held in self._digests.items()
+            }
         messages = [job.message(member, self._round, asked) for member in self._members]
         self._down += sum(size(message.tensors) for message in messages)
         found = {}
@@ -224,64 +215,6 @@ class WitnessPanel:
     def billed(self, judged: Judgement) -> Judgement:
         """The judgement with what asking cost."""
         return replace(judged, bytes_down=judged.bytes_down + self._down)
-
-    def _few(self, samples: Samples) -> Samples:
-        return Samples(tuple(tensor[: self._most] for tensor in samples.inputs), samples.labels[: self._most])
-
-
-def sound(scores: Scores, names: Sequence[str]) -> bool:
-    """Whether a witness tells a score from 0 to 1 of each model, for the same classes: else it is not heard."""
-    classes = set(scores.get(names[0], {}))
-    return (
-        set(scores) == set(names)
-        and bool(classes)
-        and all(set(told) == classes and all(0 <= value <= 1 for value in told.values()) for told in scores.values())
-    )
-
-
-def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | None = None) -> Found | None:
-    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, one each if left out.
-
-    >>> low, high = {"0": 0.5, "1": 0.5}, {"0": 0.75, "1": 0.5}
-    >>> words = {0: {"new": low, "good": high}, 1: {"new": low, "good": high}, 2: {"new": high, "good": low}}
-    >>> compare(words, "new", "good").classes
-    {'0': -0.25, '1': 0.0}
-    """
-    weights = np.array([1.0 if belief is None else belief[witness] for witness in words])
-    heard = [told for told, weight in zip(words.values(), weights, strict=True) if weight > 0]
-    holders = Counter(c for told in heard for c in told[one])
-    judged = sorted(c for c, count in holders.items() if 3 * count > len(heard))
-    if not judged:
-        return None
-    values = np.array([[told[one].get(c, np.nan) - told[other].get(c, np.nan) for c in judged] for told in heard])
-    weights, said = weights[weights > 0], ~np.isnan(values)
-    middle = (weighted_median(values, weights) - weighted_median(-values, weights)) / 2
-    away = values - middle
-    means = np.nanmean(away[said.any(1)], 1)
-    beyond = believed_beyond(len(heard))
-    errors = beyond * error_of_median(away[said], said.sum(0))
-    error = beyond * float(error_of_median(means, np.array(len(means))))
-    classes, each = (dict(zip(judged, row.tolist(), strict=True)) for row in (middle, errors))
-    return Found(classes, each, error, len(words))
-
-
-def believed_beyond(witnesses: int) -> float:
-    """How many standard errors: two, and more where few witnesses tell them (deviation of Student's t, n - 1 degrees).
-
-    >>> [round(believed_beyond(n), 1) for n in (3, 4, 5, 20)]
-    [inf, 3.5, 2.8, 2.1]
-    """
-    return BEYOND * math.sqrt((witnesses - 1) / (witnesses - 3)) if witnesses > 3 else math.inf
-
-
-def error_of_median(away: Values, of: Values) -> Values:
-    """The standard error of a median of n values, whatever their distribution, from how far values lie from theirs.
-
-    (q(1/2 + r) - q(1/2 - r)) / 2,    q the quantiles, r = 1 / (2 sqrt(n)): how far the rank of a median strays
-    """
-    stray = 0.5 / np.sqrt(of)
-    half = np.asarray(np.quantile(away, 0.5 + stray) - np.quantile(away, 0.5 - stray)) / 2
-    return np.maximum(half, np.finfo(np.float64).eps)  # rounding alone
 
 
 def left_out(before: State, judged: Judgement) -> PanelRequest:

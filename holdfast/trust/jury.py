@@ -9,11 +9,13 @@
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
     6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
-                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
+                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody,
+                   and what rests on less than one round that tells is so much smaller;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
+                   among fewer than seven, a reputation takes the say only of who goes against the others too (9);
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i explained_i; the
                    last is 1, or with exact digests how far the member's own explains its updates (guides.py)
@@ -57,9 +59,10 @@ from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.guides import explained
-from holdfast.trust.measures import TestRequest, ask_for_help, help_of
+from holdfast.trust.measures import TestRequest, ask_for_help, help_of, some_of
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
+    ENOUGH,
     Told,
     blame,
     compare_with_others,
@@ -81,7 +84,6 @@ MOST_SAMPLES = 4.0  # x the median
 TWIN = 0.01  # of the usual distance between two updates; honest hospitals with like data come down to 0.06
 ALL_TESTIFY = 3  # rounds in which all peers testify: whom to believe is learnt first
 HARDLY = 0.1  # a credibility that is said
-ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, nobody is named; testers, six without oneself
 OPPOSES = "its updates go against what the others' come to"
 
 
@@ -98,7 +100,7 @@ class Jury(Trust):
     fast: float = 0.6  # and in what it is accused of
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
-    most: int = 200  # samples that a witness tests on
+    most: int = 200  # samples on which a witness compares models; a gradient costs three passes, and is of a quarter
     lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
     beyond: float = 1.75  # times the usual that updates may say beyond their digest; 0: digests explain nothing
     patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
@@ -153,11 +155,11 @@ class Jury(Trust):
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guides))
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
         memory = blame({**state.trust, **excess}, reports.innocence, clients, forgiven)
+        acting = [place for place, update in enumerate(updates) if not update.synthetic]
+        memory = compare_with_others(memory, rows, before, clients, acting, self.slow)
         memory = self.remember(reports.told, clients, testers, memory)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
-        acting = [place for place, update in enumerate(updates) if not update.synthetic]
-        memory = compare_with_others(memory, rows, weights, clients, acting, self.slow)
         called = hearing.context.called
         return dataclasses.replace(
             judgement(heard, weights.tolist(), memory),
@@ -216,7 +218,7 @@ class Jury(Trust):
         return found if any(found.values()) else {}, excess
 
     def testing(self, round: int) -> Testing:
-        return Testing("help", self.most, self.searches(round))
+        return Testing("help", -(-self.most // 4), self.searches(round))
 
     def searches(self, round: int) -> bool:
         """Whether peers look for backdoors in this round."""
@@ -240,9 +242,8 @@ class Jury(Trust):
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
         bench, told = context.bench, {}
         for holder, samples in sorted(digests.items()):
-            few = Samples(tuple(tensor[: self.most] for tensor in samples.inputs), samples.labels[: self.most])
             others = [client for client in clients if client != holder]
-            found = help_of(bench.model, few, asked, others)
+            found = help_of(bench.model, some_of(samples, self.most), asked, others)
             told[holder] = {int(client): value for client, value in found.items()}
         return told
 

@@ -73,6 +73,40 @@ def held_out(validation: Samples, train: Samples, most: int | None = None) -> Sa
     return samples if most is None or len(samples) <= most else samples.take(torch.arange(most))
 
 
+def held_out_and_more(validation: Samples, train: Samples, most: int) -> Samples:
+    """Held-out samples first, then those that it trains on, which all models have seen.
+
+    >>> a, b = (Samples((torch.zeros(len(labels)),), torch.tensor(labels)) for labels in ([0, 0], [1, 0, 1]))
+    >>> held_out_and_more(a, b, most=4).labels.tolist()
+    [0, 0, 1, 0]
+    """
+    held = held_out(validation, train, most)
+    count = min(len(train), most - len(held)) if len(validation) else 0
+    if not count:
+        return held
+    more = train.take(torch.arange(count))
+    inputs = tuple(torch.cat(pair) for pair in zip(held.inputs, more.inputs, strict=True))
+    return Samples(inputs, torch.cat([held.labels, more.labels]))
+
+
+def to_compare_classes(validation: Samples, train: Samples, most: int) -> Samples:
+    """Held-out samples, or if they are of one class, which cannot be told from others, some to train on as well."""
+    held = held_out(validation, train, most)
+    return held if len(classes_of(held.labels).unique()) > 1 else held_out_and_more(validation, train, most)
+
+
+def some_of(samples: Samples, most: int) -> Samples:
+    """At most so many, evenly spaced: digests are sorted by class, and the first ones would leave classes out.
+
+    >>> some_of(Samples((torch.arange(6),), torch.tensor([0, 0, 1, 1, 2, 2])), 3).labels.tolist()
+    [0, 1, 2]
+    """
+    if len(samples) <= most:
+        return samples
+    places = torch.arange(most) * len(samples) // most
+    return Samples(tuple(tensor[places] for tensor in samples.inputs), samples.labels[places])
+
+
 def classes_of(labels: Tensor) -> Tensor:
     """Whole-number classes, also of soft labels."""
     return labels if labels.dim() == 1 else labels.argmax(1)

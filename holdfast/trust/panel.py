@@ -22,7 +22,7 @@ from holdfast.data.task import Samples
 from holdfast.jobs import Job, register
 from holdfast.learning.device import batch_on, outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of, held_out
+from holdfast.trust.measures import classes_of, held_out_and_more
 from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
@@ -86,18 +86,6 @@ def class_scores(
     return found
 
 
-def evidence_of(client: Tester, most: int) -> Samples:
-    """What a member tests models on: held-out samples first, then those it trains on, which all models have seen."""
-    held = held_out(client.validation, client.train, most)
-    more = client.train.take(torch.arange(min(len(client.train), most - len(held)))) if len(client.validation) else None
-    return held if more is None or not len(more) else joined(held, more)
-
-
-def joined(one: Samples, other: Samples) -> Samples:
-    inputs = tuple(torch.cat(pair) for pair in zip(one.inputs, other.inputs, strict=True))
-    return Samples(inputs, torch.cat([one.labels, other.labels]))
-
-
 class Panel(Job[Tester, PanelRequest, PanelReply]):
     request, reply = PanelRequest, PanelReply
 
@@ -132,7 +120,7 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
         return PanelReply(len(samples), told)
 
     def _samples(self, client: Tester) -> Samples:
-        return evidence_of(client, client.trust.panel or 0)
+        return held_out_and_more(client.validation, client.train, client.trust.panel or 0)
 
 
 PANEL = register(Panel("panel", (NEW, GOOD)))

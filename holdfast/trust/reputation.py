@@ -18,7 +18,8 @@ RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25,
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
-UNANIMOUS = 6  # reports: that all of fewer speak against somebody by chance is likelier than 2 %, 2^-6
+ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
+UNANIMOUS = ENOUGH - 1  # reports: that all of fewer speak against somebody by chance is likelier than 2 %, 2^-6
 LEARNT = 0.3  # share of a round in a witness's credibility
 DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 
@@ -66,12 +67,12 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
     harm = np.clip(help_found / apart(values, credibility[witnesses]), -3, 0)
     reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
+    reports = (~np.isnan(values)).sum(0)
     counts = max(0.0, float(np.median(evidence))) ** 2
+    total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], 1) + counts * evidence
     grounds[clients] = (1 - slow) * grounds[clients] + counts
-    rate = counts / np.maximum(grounds[clients], np.finfo(np.float64).tiny)
-    reputation[clients] += rate * (evidence - reputation[clients])
-    enough = (~np.isnan(values)).sum(0) >= UNANIMOUS
-    accused[clients] += fast * (np.where(enough, harm, 0.0) - accused[clients])
+    reputation[clients] = total / np.maximum(grounds[clients], 1)  # what rests on less than one telling round is small
+    accused[clients] += fast * (np.where(reports >= UNANIMOUS, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
     telling = bool(np.median(evidence) > TELLING)
     count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)
@@ -139,8 +140,10 @@ def blame(memory: Tensors, innocence: Told, clients: Sequence[int], forgiven: fl
 def standing(memory: Tensors, clients: Sequence[int]) -> Values:
     """From 0 (its updates do harm) to 1; who was never heard of is in good standing."""
     found = np.ones(len(clients))
+    excused = (memory["opposed"].numpy()[list(clients)] >= 0) & (len(memory["opposed"]) < ENOUGH)
     for name, (low, high) in RAMPS.items():
-        found *= np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
+        ramp = np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
+        found *= np.where(excused, 1.0, ramp) if name == "reputation" else ramp
     found *= memory["barred"].numpy()[list(clients)] <= 0
     return found
 

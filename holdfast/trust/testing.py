@@ -14,7 +14,7 @@ from holdfast.data.task import Samples
 from holdfast.jobs import Job, register
 from holdfast.trust.backdoor_probe import Stamped, innocence_of
 from holdfast.trust.base import Trust
-from holdfast.trust.measures import MEASURES, TestRequest, held_out
+from holdfast.trust.measures import MEASURES, TestRequest, held_out, to_compare_classes
 from holdfast.trust.relayed import opened
 
 
@@ -83,7 +83,9 @@ class Test(Job[Tester, TestRequest, TestReply]):
 
     def _samples(self, client: Tester, round: int) -> Samples:
         terms = client.trust.testing(round)
-        return held_out(client.validation, client.train, None if terms is None else terms.most)
+        if terms is None or terms.measure != "help":
+            return held_out(client.validation, client.train, None if terms is None else terms.most)
+        return to_compare_classes(client.validation, client.train, terms.most)
 
 
 TEST = register(Test())

@@ -19,9 +19,10 @@ from holdfast.play import run
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import panel
 from holdfast.trust.base import judgement
-from holdfast.trust.floor import Found, Good, blamed, compare, error_of_median, hold, left_out, sound, without
+from holdfast.trust.floor import Good, blamed, hold, left_out, without
 from holdfast.trust.panel import PANEL, REPLAY, PanelRequest, class_scores
 from holdfast.trust.reputation import charge, first_memory, remember, standing
+from holdfast.trust.words import Found, compare, error_of_median, sound
 
 STATE = State(0, {"w": torch.tensor([1.0, 1.0])}, {}, {}, {}, {})
 
@@ -44,6 +45,17 @@ def test_falls_count_twice_with_what_a_class_lost_of_late_if_they_are_beyond_the
     assert found(-0.15, 0.05).worth({}) == pytest.approx(-0.05 - 0.075)
     assert found(-0.15, 0.05).worth({"0": -0.1, "1": -0.5}) == pytest.approx(-0.05 - 0.125)
     assert found(-0.15, 0.05, errors=0.2).worth({"0": -0.1}) == pytest.approx(-0.05)  # nobody can tell
+
+
+def test_what_lone_holders_gain_excuses_a_loss_up_to_what_others_moved_and_what_they_lose_accuses_nobody() -> None:
+    """Four members: one holds classes 4 and 6 alone and gains, two hold class 2, which they trade for them."""
+    change = {0: {"4": 0.44, "6": 0.29}, 1: {"2": -0.52, "9": 0.08}, 2: {"2": -0.58, "8": 0.14}, 3: {"3": -0.11}}
+    words = {j: {"new": {c: 0.5 + d for c, d in d.items()}, "good": dict.fromkeys(d, 0.5)} for j, d in change.items()}
+    told = compare(words, "new", "good")
+    assert told is not None
+    assert told.classes == pytest.approx({"2": -0.55})
+    assert told.change == pytest.approx((-0.55 + 0.44 + 0.29 + 0.08 + 0.14) / 6)
+    assert Found({"2": -0.1, "3": 0.0}, {}, 0.0, 4, {"4": 0.9, "6": -0.9}).change == pytest.approx(0)
 
 
 def test_the_error_of_a_median_is_that_of_drawn_ones() -> None:
@@ -103,6 +115,7 @@ class Weights:
     """Five witnesses that score a model by its first weights, a class for each."""
 
     hearing = SimpleNamespace(context=SimpleNamespace(rounds=9, called="member {}".format))
+    last = False
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -131,6 +144,30 @@ def test_a_class_that_honest_members_trade_for_theirs_undoes_no_round_and_bars_n
     assert after.model["w"].tolist() == pytest.approx([-1.2, 0.3, 0.3, 0.3, 0.3])
     assert standing(after.trust, range(4)).tolist() == [1, 1, 1, 1]
     assert held.notes == ()
+
+
+def test_the_last_model_gives_way_to_the_good_one_where_its_loss_is_within_the_error_too() -> None:
+    """One class falls by 0.4 at all five witnesses, the other rises at some: harm that cannot be told for sure."""
+
+    class Unsure(Weights):
+        last = True
+
+        def ask(self, job: Any, asked: PanelRequest) -> dict[int, dict[str, dict[str, float]]]:
+            rises = {10: 0.0, 11: 0.1, 12: 0.3, 13: 0.5, 14: 0.6}
+            new = {j: {"0": 0.1, "1": 0.4 + rise} for j, rise in rises.items()}
+            told = {
+                name: (lambda j: {"0": 0.5, "1": 0.4}) if name == "good" else new.__getitem__ for name in asked.names
+            }
+            return {j: {name: tell(j) for name, tell in told.items()} for j in rises}
+
+    updates = [Update(i, {"w": torch.ones(2)}, 1, 1) for i in range(4)]
+    judged = judgement(updates, [1, 1, 1, 1], {})
+    before = Good(STATE.model, {}, {}).kept_in(replace(STATE, trust=first_memory(4)))
+    after, held = hold(
+        before, replace(before, model={"w": torch.ones(2) * 2}), judged, Unsure(2), lambda one: before, 0.02
+    )  # type: ignore[arg-type]
+    assert after.model["w"].tolist() == [1, 1]
+    assert "the final model is the last good one" in held.notes[-1]
 
 
 def test_the_round_is_done_again_without_the_fewest_that_make_it_harmless() -> None:

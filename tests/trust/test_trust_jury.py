@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,11 +27,12 @@ from holdfast.play import run
 from holdfast.round import play_round
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.history import History
-from holdfast.trust.base import check_rule
+from holdfast.trust.base import Testing, check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, lacks_quorum, mixed_weights, said_of
-from holdfast.trust.measures import score_gradient
+from holdfast.trust.measures import score_gradient, to_compare_classes
 from holdfast.trust.reputation import compare_with_others, first_memory, remember, standing
+from holdfast.trust.testing import TEST
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
 
@@ -101,11 +103,22 @@ def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() ->
     late = {w: {0: 0.45, 1: 0.55, 2: 0.6} for w in range(3)}  # evidence -0.5, 0.5, 1: the round counts 0.5^2
     after = trust.remember(late, [0, 1, 2], [], memory)
     assert after["grounds"].tolist() == pytest.approx([0.75] * 3)  # half of the first, and 0.25
-    assert after["reputation"].tolist() == pytest.approx([0.5, -0.5, 1])  # a third of the way to the evidence
+    assert after["reputation"].tolist() == pytest.approx(
+        [0.375, -0.375, 0.75]
+    )  # a third of the way, on 0.75 of a round
     none_helps = {w: {0: 0.1, 1: 0.2, 2: 0.3} for w in range(3)}
-    assert trust.remember(none_helps, [0, 1, 2], [], after)["reputation"].tolist() == after["reputation"].tolist()
+    faded = trust.remember(none_helps, [0, 1, 2], [], after)["reputation"]
+    assert faded.tolist() == pytest.approx([0.1875, -0.1875, 0.375])  # nothing is learnt, and the grounds are forgotten
     assert memory["grounds"].tolist() == [1, 1, 1]  # what was is not changed
     assert trust.remember({}, [0, 1, 2], [], memory)["reputation"].tolist() == memory["reputation"].tolist()
+
+
+def test_a_first_round_in_which_hardly_anybody_helps_silences_nobody() -> None:
+    """Reports of four honest members, one of which holds other classes: the median help is a tenth of its size."""
+    help_found = np.array([[0, 3, 11, 5], [-10, 0, 0, 6], [-5, 7, 0, 0], [-8, 10, -3, 0]]) / 100
+    told = {w: {c: (1 + help_found[w, c]) / 2 for c in range(4) if c != w} for w in range(4)}
+    memory = opposing(Jury().begin(4), 0)
+    assert standing(Jury().remember(told, range(4), [], memory), range(4)).tolist() == [1, 1, 1, 1]
 
 
 def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() -> None:
@@ -152,7 +165,11 @@ def test_nobody_is_named_or_excluded_by_what_witnesses_say_alone() -> None:
     for _ in range(5):
         memory = trust.remember(slander, range(3), [], memory)
     assert trust.suspects(memory, range(3)) == {}
-    assert list(trust.doubted(memory, range(3))) == [1]
+    assert trust.doubted(memory, range(3)) == {}  # of three members, nor does it take a say; of seven it does
+    many = {
+        name: torch.cat([values, values.new_zeros(4)]) if values.dim() else values for name, values in memory.items()
+    }
+    assert list(trust.doubted(many, range(3))) == [1]
     assert not trust.excludes(memory, 1)
     for _ in range(40):
         memory = compare_with_others(memory, rows[[1, 0, 2]], weights[[1, 0, 2]], range(3), [0, 1, 2], slow=0.05)
@@ -219,7 +236,7 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
     """Where nobody helps no reputation mends; eight rounds without harm, less those with, and all is forgotten."""
     trust = Jury(patience=4)
     telling = {w: {0: 0.6, 1: 0.1, 2: 0.1, 3: 0.6, 4: 0.6, 5: 0.6} for w in range(6)}
-    memory = trust.begin(6)
+    memory = trust.begin(7)
     for _ in range(5):
         memory = trust.remember(telling, range(6), [], memory)
     memory["planted"][3] = -0.5
@@ -227,7 +244,7 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
     late = {w: {0: 0.5, 1: 0.5, 2: 0.4, 3: 0.5, 4: 0.51, 5: 0.5} for w in range(6)}  # client 1 has reformed
     for _ in range(7):
         memory = trust.remember(late, range(6), [], memory)
-    assert memory["reformed"].tolist() == [0, 7, 0, 0, 0, 0]
+    assert memory["reformed"].tolist() == [0, 7, 0, 0, 0, 0, 0]
     assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
     worse = {w: {**late[w], 1: 0.4} for w in range(6)}
     memory = trust.remember(worse, range(6), [], memory)
@@ -266,6 +283,16 @@ def test_a_witness_has_no_quarrel_with_classes_it_does_not_hold() -> None:
     assert float(gradient["weight"].abs().sum()) > 0
     alone = score_gradient(model, Samples((torch.eye(2),), torch.tensor([1, 1])))  # one class: nothing to tell apart
     assert float(alone["weight"].abs().sum()) == pytest.approx(0, abs=1e-7)
+
+
+def test_a_witness_whose_held_out_samples_are_of_one_class_tests_on_some_that_it_trains_on_too() -> None:
+    held, train = (Samples((torch.eye(len(y))[:, :2],), torch.tensor(y)) for y in ([1, 1], [1, 0, 0]))
+    assert to_compare_classes(held, train, 4).labels.tolist() == [1, 1, 1, 0]
+    two = to_compare_classes(train, held, 4).labels.tolist()
+    assert two == [1, 0, 0]  # held-out samples of two classes will do
+    assert len(to_compare_classes(held, train, 1)) == 1
+    terms = SimpleNamespace(testing=lambda round: Testing("help", 4))
+    assert TEST.records(SimpleNamespace(trust=terms, validation=held, train=train), 0) == 4  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""What witnesses say of one model beside another, class by class, and how far that is believed (floor.py, 1 to 3)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from holdfast.trust.consensus import Values, weighted_median
+from holdfast.trust.panel import Scores
+
+Words = Mapping[int, Scores]  # witness -> model -> class -> score
+BEYOND = 2.0  # standard errors, of many witnesses: a change within them is not believed
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the witnesses say of one model beside another."""
+
+    classes: Mapping[str, float]  # d_c of each class that is judged
+    errors: Mapping[str, float]  # e_c
+    error: float  # e
+    witnesses: int
+    lone: Mapping[str, float] = field(default_factory=dict)  # what few holders say of a class: a gain may excuse a loss
+
+    @property
+    def change(self) -> float:
+        most = max(map(abs, self.classes.values()))
+        gains = [min(max(gain, 0.0), most) for gain in self.lone.values()]
+        return statistics.fmean([*self.classes.values(), *gains])
+
+    def falls(self, fallen: Mapping[str, float]) -> dict[str, float]:
+        """The classes that fell beyond their error: by how much, with what they lost of late."""
+        return {c: fallen.get(c, 0.0) + d for c, d in self.classes.items() if d < -self.errors[c]}
+
+    def worth(self, fallen: Mapping[str, float]) -> float:
+        return self.change + sum(self.falls(fallen).values()) / (len(self.classes) + len(self.lone))
+
+    def lost(self, lose: float) -> bool:
+        return self.change < -max(lose, self.error)
+
+    def __str__(self) -> str:
+        worst = min(self.classes, key=lambda c: self.classes[c])
+        least = f"class {worst} {100 * self.classes[worst]:+.1f}"
+        return f"{100 * self.change:+.1f} points at {self.witnesses} witnesses, {least}"
+
+
+def sound(scores: Scores, names: Sequence[str]) -> bool:
+    """Whether a witness tells a score from 0 to 1 of each model, for the same classes: else it is not heard."""
+    classes = set(scores.get(names[0], {}))
+    return (
+        set(scores) == set(names)
+        and bool(classes)
+        and all(set(told) == classes and all(0 <= value <= 1 for value in told.values()) for told in scores.values())
+    )
+
+
+def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | None = None) -> Found | None:
+    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, one each if left out.
+
+    >>> low, high = {"0": 0.5, "1": 0.5}, {"0": 0.75, "1": 0.5}
+    >>> words = {0: {"new": low, "good": high}, 1: {"new": low, "good": high}, 2: {"new": high, "good": low}}
+    >>> compare(words, "new", "good").classes
+    {'0': -0.25, '1': 0.0}
+    """
+    weights = np.array([1.0 if belief is None else belief[witness] for witness in words])
+    heard = [told for told, weight in zip(words.values(), weights, strict=True) if weight > 0]
+    holders = Counter(c for told in heard for c in told[one])
+    judged = sorted(c for c, count in holders.items() if 3 * count > len(heard))
+    if not judged:
+        return None
+    values = np.array([[told[one].get(c, np.nan) - told[other].get(c, np.nan) for c in judged] for told in heard])
+    weights, said = weights[weights > 0], ~np.isnan(values)
+    middle = (weighted_median(values, weights) - weighted_median(-values, weights)) / 2
+    away = values - middle
+    means = np.nanmean(away[said.any(1)], 1)
+    beyond = believed_beyond(len(heard))
+    errors = beyond * error_of_median(away[said], said.sum(0))
+    error = beyond * float(error_of_median(means, np.array(len(means))))
+    classes, each = (dict(zip(judged, row.tolist(), strict=True)) for row in (middle, errors))
+    lone = {
+        c: statistics.median(told[one][c] - told[other][c] for told in heard if c in told[one])
+        for c in sorted(holders)
+        if c not in classes
+    }
+    return Found(classes, each, error, len(words), lone)
+
+
+def believed_beyond(witnesses: int) -> float:
+    """How many standard errors: two, and more where few witnesses tell them (deviation of Student's t, n - 1 degrees).
+
+    >>> [round(believed_beyond(n), 1) for n in (3, 4, 5, 20)]
+    [inf, 3.5, 2.8, 2.1]
+    """
+    return BEYOND * math.sqrt((witnesses - 1) / (witnesses - 3)) if witnesses > 3 else math.inf
+
+
+def error_of_median(away: Values, of: Values) -> Values:
+    """The standard error of a median of n values, whatever their distribution, from how far values lie from theirs.
+
+    (q(1/2 + r) - q(1/2 - r)) / 2,    q the quantiles, r = 1 / (2 sqrt(n)): how far the rank of a median strays
+    """
+    stray = 0.5 / np.sqrt(of)
+    half = np.asarray(np.quantile(away, 0.5 + stray) - np.quantile(away, 0.5 - stray)) / 2
+    return np.maximum(half, np.finfo(np.float64).eps)  # rounding alone

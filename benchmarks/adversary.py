@@ -28,7 +28,6 @@ from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
 from holdfast.data.task import Samples, Task
 from holdfast.play import run
-from holdfast.record import Record
 from holdfast.runs.experiment import from_table
 
 COMMON = {"partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "download": False}
@@ -94,28 +93,29 @@ def play(settings: dict[str, Any]) -> dict[str, Any]:
     last = history.records[-1]
     accuracy = last.accuracy
     assert accuracy is not None
+    claims = history.state.claims if history.state else {}
     return {
         "accuracy": 100 * accuracy,
         "classes": [None if value is None else 100 * value for value in last.by_class],
         "caught": len(set(suspected(history.records)) & hostile),
         "honest_named": len({c for record in history.records for c in record.suspects} - hostile),
         "undone": sum("undone" in note for record in history.records for note in record.notes),
-        "short": short_changed(history.records, history.state.claims if history.state else {}, hostile),
+        "short": short_changed([record.weights for record in history.records], claims, hostile),
         "backdoor": backdoor_rate(history),
         "seconds": sum(sum(record.seconds.values()) for record in history.records),
     }
 
 
-def short_changed(records: Sequence[Record], samples: Mapping[int, int], hostile: Collection[int]) -> float:
+def short_changed(rounds: Sequence[Mapping[int, float]], samples: Mapping[int, int], hostile: Collection[int]) -> float:
     """In %, how often an honest member that was heard counts less than half of its share of the samples heard.
 
-    >>> short_changed([Record(1, weights={0: 0.24, 1: 0.26, 2: 0.5})], {0: 2, 1: 1, 2: 1}, hostile=[2])
+    >>> short_changed([{0: 0.24, 1: 0.26, 2: 0.5}], {0: 2, 1: 1, 2: 1}, hostile=[2])
     50.0
     """
     found = []
-    for record in records:
-        total = sum(samples[client] for client in record.weights)
-        found += [2 * say * total < samples[c] for c, say in record.weights.items() if c not in hostile]
+    for weights in rounds:
+        total = sum(samples[client] for client in weights)
+        found += [2 * say * total < samples[c] for c, say in weights.items() if c not in hostile]
     return 100 * statistics.fmean(found) if found else 0.0
 
 

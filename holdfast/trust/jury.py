@@ -9,13 +9,13 @@
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
     6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
-                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody,
-                   and what rests on less than one round that tells is so much smaller;
+                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
-                   among fewer than seven, a reputation takes the say only of who goes against the others too (9);
+                   among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
+                   one that rests on less than one round that tells is so much smaller;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i explained_i; the
                    last is 1, or with exact digests how far the member's own explains its updates (guides.py)

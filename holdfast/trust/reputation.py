@@ -69,9 +69,10 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
     reports = (~np.isnan(values)).sum(0)
     counts = max(0.0, float(np.median(evidence))) ** 2
-    total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], 1) + counts * evidence
+    least = 1.0 if len(reputation) < ENOUGH else np.finfo(np.float64).tiny  # few reports need a round that tells
+    total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], least) + counts * evidence
     grounds[clients] = (1 - slow) * grounds[clients] + counts
-    reputation[clients] = total / np.maximum(grounds[clients], 1)  # what rests on less than one telling round is small
+    reputation[clients] = total / np.maximum(grounds[clients], least)
     accused[clients] += fast * (np.where(reports >= UNANIMOUS, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
     telling = bool(np.median(evidence) > TELLING)

@@ -123,13 +123,14 @@ def keep_curves(name: str, found: Mapping[str, Any], command: str) -> Path:
     for curve in curves:
         scale = "" if curve["scale"] == 1 else f", random weights x {curve['scale']:g}"
         row = f"{curve['method']}, {curve['attackers'] or 'none'} malicious{scale}"
-        cells[row, "last three rounds"] = [100 * statistics.fmean(seed[-3:]) for seed in curve["seeds"]]
-        cells[row, "best round"] = [100 * max(seed) for seed in curve["seeds"]]
-        for level, what in zip(LEVELS, ("rounds to 80 % of the mark", "to the mark"), strict=True):
+        cells[row, "rounds"] = f"{len(curve['accuracy'])}"
+        cells[row, "last three"] = [100 * statistics.fmean(seed[-3:]) for seed in curve["seeds"]]
+        cells[row, "best"] = [100 * max(seed) for seed in curve["seeds"]]
+        for level, what in zip(LEVELS, ("80 % of the mark in", "the mark in"), strict=True):
             reached = rounds_to(curve["accuracy"], level * marks[PLAIN[curve["method"]]])
             cells[row, what] = f"{reached}" if reached else f"more than {len(curve['accuracy'])}"
         if curve["kept"] is not None:
-            cells[row, "malicious clients' weight, second half"] = [100 * curve["kept"]]
+            cells[row, "malicious clients' weight"] = [100 * curve["kept"]]
     return save(name, cells, found["seeds"], command=command)
 
 

@@ -17,6 +17,7 @@ import types
 import typing
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from holdfast.context import Context
@@ -129,10 +130,12 @@ def unpacked(kind: type[Body], tensors: Tensors, scalars: Scalars) -> Body:
     hints = fields_of(declared)
     groups = {name for name, hint in hints.items() if hint == Tensors}
     single = {name for name, hint in hints.items() if Tensor in one_of(hint)}
-    for name in tensors:
+    for name, tensor in tensors.items():
         group, slash, _ = name.partition("/")
         if group not in (groups if slash else single):
             raise Malformed(f"it holds the tensor {brief(name)}, which nobody asked for")
+        if tensor.layout is not torch.strided or tensor.requires_grad:
+            raise Malformed(f"its tensor {brief(name)} is not plain numbers")
     if stranger := sorted(str(name) for name in scalars if name not in hints or name in groups | single):
         raise Malformed(f"it says {brief(stranger[0])}, which nobody asked for")
     values: dict[str, Any] = {name: unpack(tensors, name) for name in groups}

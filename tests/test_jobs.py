@@ -112,6 +112,7 @@ def test_what_travels_is_what_was_declared() -> None:
     [
         ({"delta/w": ONE}, {}, "it holds the tensor 'delta/w', which nobody asked for"),
         ({"model": ONE}, {}, "it holds the tensor 'model', which nobody asked for"),
+        ({"model/w": ONE.to_sparse()}, {}, "its tensor 'model/w' is not plain numbers"),
         ({}, {"epochs": 100}, "it says 'epochs', which nobody asked for"),
         ({}, {"model": 1}, "it says 'model', which nobody asked for"),
         ({}, {"lr": "fast"}, "`lr` is 'fast', not a number"),

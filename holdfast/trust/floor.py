@@ -208,7 +208,7 @@ class WitnessPanel:
         found = {}
         for reply in self.hearing.federation.ask(messages):
             scores = job.read(reply).scores if isinstance(reply, Reply) else None
-            if scores and sound(scores, asked.names):
+            if scores and sound(scores, asked.names, self.hearing.context.bench.about.classes):
                 found[reply.client] = scores
         return found
 

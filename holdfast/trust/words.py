@@ -7,9 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from holdfast.jobs import is_number
 from holdfast.trust.consensus import Values, weighted_median
 from holdfast.trust.panel import Scores
 
@@ -49,13 +51,20 @@ class Found:
         return f"{100 * self.change:+.1f} points at {self.witnesses} witnesses, {least}"
 
 
-def sound(scores: Scores, names: Sequence[str]) -> bool:
-    """Whether a witness tells a score from 0 to 1 of each model, for the same classes: else it is not heard."""
-    classes = set(scores.get(names[0], {}))
-    return (
-        set(scores) == set(names)
-        and bool(classes)
-        and all(set(told) == classes and all(0 <= value <= 1 for value in told.values()) for told in scores.values())
+def sound(scores: Mapping[str, Any], names: Sequence[str], classes: int) -> bool:
+    """Whether a witness tells a score from 0 to 1 of each model, for the same known classes: else it is not heard.
+
+    >>> told = {"new": {"0": 0.5}, "good": {"0": 0.75}}
+    >>> sound(told, ["new", "good"], 2), sound({**told, "good": {"0": [1]}}, ["new", "good"], 2)
+    (True, False)
+    """
+    if set(scores) != set(names) or not all(isinstance(told, dict) for told in scores.values()):
+        return False
+    held = scores[names[0]].keys()
+    return bool(held) and all(
+        told.keys() == held <= set(map(str, range(classes)))
+        and all(is_number(value) and 0 <= value <= 1 for value in told.values())
+        for told in scores.values()
     )
 
 

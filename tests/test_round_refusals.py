@@ -50,6 +50,7 @@ SPOILS: dict[str, tuple[Spoil, str]] = {
     "double": (with_tensor(WEIGHT, lambda t: t.double()), "is float64 (3, 2), expected float32"),
     "half": (with_tensor(WEIGHT, lambda t: t.half()), "is float16 (3, 2)"),
     "whole numbers": (with_tensor(WEIGHT, lambda t: t.long()), "is int64 (3, 2)"),
+    "sparse": (with_tensor(WEIGHT, lambda t: t.to_sparse()), "delta/0.weight is sparse"),
     "float counter": (with_tensor(COUNTER, lambda t: t.float()), "is float32 (), expected int64 ()"),
     "missing": (without(WEIGHT), "delta/0.weight is missing"),
     "missing buffer": (without("buffers/1.running_mean"), "buffers/1.running_mean is missing"),

@@ -161,6 +161,8 @@ def misfit(got: Tensors, wanted: Tensors) -> str | None:
         odd = sorted(got.keys() ^ wanted.keys())[0]
         return f"{plain(odd, 100)} is {'missing' if odd in wanted else 'not part of the model'}"
     for name, tensor in got.items():
+        if tensor.layout is not wanted[name].layout:
+            return f"{name} is sparse"
         if tensor.shape != wanted[name].shape or tensor.dtype != wanted[name].dtype:
             return f"{name} is {describe(tensor)}, expected {describe(wanted[name])}"
     for name, tensor in got.items():

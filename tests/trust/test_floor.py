@@ -252,18 +252,17 @@ def test_a_witness_scores_no_model_twice(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_report_without_all_models_or_with_other_numbers_is_not_heard() -> None:
     assert sound({"new": {"0": 0.5}, "good": {"0": 1}}, ["new", "good"], 2)
+    no_number: list[Any] = [None, [], [0.5], "0.5", {}, math.nan, math.inf, -1, 10**400]
+    no_table: list[Any] = [None, 7, [], ["0"], "0"]
     wrong: list[dict[str, Any]] = [
         {"new": {"0": 0.5}},
         {"new": {"0": 0.5}, "good": {"1": 0.5}},
         {"new": {}, "good": {}},
         {"new": {"2": 0.5}, "good": {"2": 0.5}},  # there are two classes
         {"new": {"<b>": 0.5}, "good": {"<b>": 0.5}},
-        *({"new": {"0": 0.5}, "good": odd} for odd in (None, 7, [], ["0"], "0")),
-        *({"new": odd, "good": {"0": 0.5}} for odd in (None, 7, [], ["0"], "0")),
-        *(
-            {"new": {"0": 0.5}, "good": {"0": odd}}
-            for odd in (None, [], [0.5], "0.5", {}, math.nan, math.inf, -1, 10**400)
-        ),
+        *({"new": {"0": 0.5}, "good": odd} for odd in no_table),
+        *({"new": odd, "good": {"0": 0.5}} for odd in no_table),
+        *({"new": {"0": 0.5}, "good": {"0": odd}} for odd in no_number),
     ]
     assert not any(sound(told, ["new", "good"], 2) for told in wrong)
 

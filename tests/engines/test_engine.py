@@ -19,6 +19,7 @@ from engine_helpers import experiment, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core import types
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import SENTENCES
 from holdfast.core.types import Absent, Message, Reply
@@ -84,10 +85,12 @@ def test_a_client_that_raises_is_absent_with_client_round_and_job(workers: int, 
     assert same_bits(history, reference)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+@pytest.mark.parametrize(("algorithm", "large"), [("fedavg", 2**26), ("fedavg", 1), ("scaffold", 2**26)])
 def test_a_killed_worker_is_replaced_and_its_clients_return(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    algorithm: str, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also where replies are taken one at a time, as those of a large model are."""
+    monkeypatch.setattr(types, "LARGE", large)
     monkeypatch.chdir(tmp_path)
 
     def watch(record: object) -> None:

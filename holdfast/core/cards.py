@@ -21,13 +21,19 @@ def card(title: str, rows: Iterable[tuple[str, object]], below: str = "") -> str
 
 
 def curve(values: Sequence[float], label: str, width: int = 320, height: int = 60) -> str:
-    """A line through the values, from the least to the largest."""
+    """A line through the values; the largest and the least stand beside it, so that a small change looks small."""
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 1, high + 1  # a level line is drawn in the middle
-    step, scale = width / (len(values) - 1), (height - 4) / (high - low)
-    points = " ".join(f"{i * step:.1f},{2 + (high - value) * scale:.1f}" for i, value in enumerate(values))
+    level = low == high  # then the line is drawn in the middle
+    step, scale = (width - 60) / (len(values) - 1), (height - 12) / ((high - low) or 1.0)
+    heights = [height / 2 if level else 6 + (high - value) * scale for value in values]
+    points = " ".join(f"{i * step:.1f},{y:.1f}" for i, y in enumerate(heights))
     line = f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="2"/>'
-    return f'<svg role="img" aria-label="{html.escape(label)}" width="{width}" height="{height}">{line}</svg>'
+    ends = {heights[0]: low} if level else {6.0: high, height - 6.0: low}
+    words = "".join(
+        f'<text x="{width - 54}" y="{y + 4:.0f}" font-size="11" fill="currentColor">{value:.3g}</text>'
+        for y, value in ends.items()
+    )
+    shape = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg role="img" aria-label="{html.escape(label)}" {shape}>{line}{words}</svg>'

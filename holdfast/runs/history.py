@@ -107,7 +107,7 @@ class History:
         what = f"{self.experiment.method} on {self.experiment.task} under {self.experiment.scenario}"
         rounds = f"{len(self.records)} round{'s' * (len(self.records) != 1)}"
         more = ", ".join(("plot()", "to_pandas()", "records", "experiment"))
-        return f"<History: {what}, {self.measure.name} {self.final_text} after {rounds}; it has {more}>"
+        return f"<History: {what}, {self.measure.words} {self.final_text} after {rounds}; it has {more}>"
 
     def _repr_html_(self) -> str:
         experiment = self.experiment
@@ -115,12 +115,12 @@ class History:
             ("scenario", experiment.scenario),
             ("clients", experiment.clients),
             ("rounds", len(self.records)),
-            (f"final {self.measure.name}", self.final_text + self.final_words),
+            (f"final {self.measure.words}", self.final_text + self.final_words),
             ("sent up, down", f"{self.bytes_up / 1e6:.1f} MB, {self.bytes_down / 1e6:.1f} MB"),
             *(("failed", failure) for failure in self.failures),
             *((("folder", self.folder),) if self.folder else ()),
         ]
-        label = f"{self.measure.name} over {len(self.leading)} tests"
+        label = f"{self.measure.words} over {len(self.leading)} tests"
         return card(f"{experiment.method} on {experiment.task}", rows, curve(self.leading, label))
 
 

@@ -37,6 +37,14 @@ def test_texts_are_no_code() -> None:
     assert "<b>" not in curve([1.0, 2.0], "<b>")
 
 
+def test_a_curve_says_how_far_it_goes() -> None:
+    small, level = curve([0.926, 0.925, 0.924], "AUROC"), curve([1.0, 1.0], "AUROC")
+    assert ">0.926</text>" in small
+    assert ">0.924</text>" in small
+    assert level.count("</text>") == 1
+    assert 'points="0.0,30.0 260.0,30.0"' in level
+
+
 def test_a_history_is_drawn() -> None:
     history = History(Experiment(), [judged(1, 0.2), record(2), judged(3, 0.4)])
     axes = history.plot(Figure().subplots())

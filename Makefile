@@ -61,6 +61,7 @@ check: style
 
 test: style browser
 	$(call beside,-n 4)
+	@cat tests/coverage.txt 2>/dev/null || echo "Coverage: not measured yet (make coverage)."
 
 # The long proofs, whose small versions are among the tests: what lies cost, how strong the audits are, that no bit changed.
 evidence: setup
@@ -92,9 +93,11 @@ bom: setup
 image: dist
 	docker build -t holdfast -f deploy/Dockerfile .
 
-# What of the package the quick tests reach.
+# What of the package the quick tests reach; `make test` shows what was measured last.
 coverage: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m slipcover --source holdfast --skip-covered -m pytest -n 2 -m "not slow and not flower and not browser"
+	@mkdir -p build
+	OMP_NUM_THREADS=1 $(BIN)/python -m slipcover --source holdfast --json --out build/coverage.json -m pytest -n 2 -m "not slow and not flower and not browser"
+	@$(BIN)/python tests/support/covered.py build/coverage.json > tests/coverage.txt && cat tests/coverage.txt
 
 # docs/reference.md and docs/errors.md, made of the code; new sentences of errors get their codes. Tables of saved results.
 reference: setup

@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from covered import told
 
 import holdfast
 from holdfast.cli import main
@@ -76,6 +77,14 @@ def test_without_an_extra_a_sentence_says_which_one(
     assert end.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "Error: This needs the package flwr, which is not installed: pip install 'holdfast[flower]'." in said
+
+
+def test_coverage_is_told_with_its_day_and_what_it_leaves_out() -> None:
+    summary = {"covered_lines": 900, "missing_lines": 1100, "percent_covered": 45.0}
+    files = {"a.py": {"summary": {"percent_covered": 90.0}}, "b.py": {"summary": {"percent_covered": 0.0}}}
+    words = told({"summary": summary, "meta": {"timestamp": "2026-11-17T20:07:18"}, "files": files})
+    assert "45.0 % of the package's 2,000 lines (`make coverage`, 2026-11-17; what\n" in words
+    assert words.endswith("Least: b.py 0 %, a.py 90 %.")
 
 
 def test_each_extra_says_what_it_brings() -> None:

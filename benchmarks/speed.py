@@ -7,7 +7,7 @@ own       a user's own network (conv 32, conv 64, fc 128, no padding) against a 
 half      the same in bfloat16, against the same plain loop in float32
 many      1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in as many processes
 few       10,000 clients of 20 samples, 1 % asked: seconds a round and the moderator's memory, and those of 100 clients
-memory    how the moderator's memory grows in two rounds of 4 clients, in multiples of a model of 16 M weights
+memory    how the moderator's memory grows in two rounds of 4 clients, in multiples of a model of 20 M weights
 start     seconds from the command until round 1 begins, fashion-mini, 2 workers
 feddig    a round of FedDig with `features`, nobody away, against FedAvg
 jury      a round of the jury, CNN, against FedAvg
@@ -287,7 +287,7 @@ def memory() -> None:
 
 def memory_here() -> None:
     """Beyond what the process had once all was loaded: the first model is in that already."""
-    keys = {"task": "speed:hundred", "model": "mlp:20000", "clients": 4, "partition": "iid", "workers": 2, "rounds": 9}
+    keys = {"task": "speed:hundred", "model": "mlp:25000", "clients": 4, "partition": "iid", "workers": 2, "rounds": 9}
     with one_thread(), ExitStack() as stack:
         plan = make_plan(from_table(keys))
         federation, state = stack.enter_context(federation_of(plan, None)), plan.start()

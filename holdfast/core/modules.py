@@ -29,7 +29,10 @@ def search(folder: Path | str) -> None:
     if _searched[:1] == [place] and place in sys.path:
         return
     others = [other for other in _searched if other != place]
-    here = {path.stem for path in Path(place).glob("*")}  # few: to ask each module for its home would take long
+    try:
+        here = {path.stem for path in Path(place).glob("*")}  # few: to ask each module for its home would take long
+    except OSError as error:
+        raise HoldfastError(f"modules: cannot read the folder {plain(place, 200)}: {error.strerror}.") from None
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
         if top in here and module is not None and home_of(module) in others and has_module(Path(place), top):

@@ -29,7 +29,7 @@ def parse_table(data: bytes, where: str, as_json: bool = True) -> dict[str, Any]
     """The keys and values in a file's content."""
     kind = "JSON" if as_json else "TOML"
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
         table = json.loads(text) if as_json else tomllib.loads(text)
     except UnicodeDecodeError:
         raise HoldfastError(f"{where} is not text in UTF-8.") from None
@@ -39,6 +39,8 @@ def parse_table(data: bytes, where: str, as_json: bool = True) -> dict[str, Any]
         raise HoldfastError(f"{where} is not valid {kind}: {plain(str(error), 200)}.") from None
     if not isinstance(table, dict):
         raise HoldfastError(f"{where} must hold keys and values.")
+    if "\\u0000" in text or "\\U00000000" in text:  # no name of a file or of anything else has it
+        raise HoldfastError(f"{where} holds the character NUL (\\u0000), which is part of no text.")
     return table
 
 

@@ -307,7 +307,7 @@ def load(path: Path | str, changes: Iterable[str] = ()) -> Experiment:
         table["task"] = str((path.parent / source).resolve())
     for key in ("absence", "protect"):
         if isinstance(table.get(key), dict) and isinstance(table[key].get("policy"), str):
-            policy = (path.parent / Path(table[key]["policy"]).expanduser()).resolve()
+            policy = (path.parent / os.path.expanduser(table[key]["policy"])).resolve()
             table[key] = {**table[key], "policy": str(policy)}
     for change in changes:
         set_key(table, change)

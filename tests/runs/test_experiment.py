@@ -190,6 +190,9 @@ def test_a_runs_own_file_loads_again(tmp_path: Path) -> None:
         ("e.toml", b"data = 3", "data: expected text, got 3."),
         ("e.toml", b"lr = nan", "lr: expected a number, got nan."),
         ("e.toml", b"epocs = 3", "did you mean 'epochs'?"),
+        ("e.toml", b'data = "a\\u0000b"', "holds the character NUL"),
+        ("e.json", b'{"start": "\\u0000"}', "holds the character NUL"),
+        ("e.toml", b'modules = "' + b"m" * 5000 + b'"', "modules: cannot read the folder"),
     ],
 )
 def test_a_file_that_is_no_experiment(tmp_path: Path, name: str, content: bytes, says: str) -> None:
@@ -197,6 +200,15 @@ def test_a_file_that_is_no_experiment(tmp_path: Path, name: str, content: bytes,
     with pytest.raises(HoldfastError) as error:
         load(tmp_path / name)
     assert says in str(error.value)
+
+
+def test_a_file_with_a_byte_order_mark_or_the_home_of_nobody_is_read(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_bytes(
+        b'\xef\xbb\xbfrounds = 3\nabsence = {name = "feddig", policy = "~nobody-here/p.toml"}'
+    )
+    experiment = load(tmp_path / "e.toml")
+    assert experiment.rounds == 3
+    assert experiment.absence.options["policy"] == str(tmp_path / "~nobody-here" / "p.toml")
 
 
 def test_no_file(tmp_path: Path) -> None:

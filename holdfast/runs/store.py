@@ -288,6 +288,11 @@ class Run:
     def _forget_after(self, round: int) -> None:
         """Drop the records of later rounds, whose state was lost: these rounds will be played again."""
         kept = {r: line for r, (_, line) in sorted(self._round_lines().items()) if r <= round}
+        if round >= self.experiment.rounds and not kept:
+            raise HoldfastError(
+                f"{self.folder}: rounds.jsonl says nothing of any round, and all were played; run it anew, or take its "
+                "model with `holdfast export`."
+            )
         if lost := [str(r) for r in range(1, round + 1) if r not in kept]:
             self.notes.append(f"rounds.jsonl is damaged: what it said of round {', '.join(lost)} is lost.")
         path = self.folder / "rounds.jsonl"

@@ -351,3 +351,10 @@ def test_a_run_whose_first_round_nobody_answers_is_saved_and_goes_on(tmp_path: P
     wanted = experiment(algorithm=algorithm, scenario=nobody, rounds=2)
     history = run(wanted, tmp_path / "run")
     assert [len(record.weights) for record in history.records] == [0, 4]
+
+
+def test_a_finished_run_whose_records_are_lost_is_a_sentence(tmp_path: Path) -> None:
+    run(experiment(rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "rounds.jsonl").unlink()
+    with pytest.raises(HoldfastError, match="says nothing of any round"):
+        resume(tmp_path / "run")

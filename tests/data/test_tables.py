@@ -151,6 +151,13 @@ def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: bytes
         read_cells(tmp_path / "ward.csv", schema().needed)
 
 
+def test_a_parquet_column_of_lists_is_named_with_its_file(tmp_path: Path) -> None:
+    others: dict[str, Any] = {key: ["1"] for key in ("chol", "sex", "pain", "seen", "ill")}
+    parquet.write_table(pa.table({"age": [[1, 2]], **others}), tmp_path / "ward.parquet")
+    with pytest.raises(HoldfastError, match=r"ward.parquet, column 'age': holds list"):
+        read_file(schema(), tmp_path / "ward.parquet")
+
+
 def test_a_damaged_parquet_file_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "ward.parquet").write_bytes(b"PAR1" + bytes(100))
     with pytest.raises(HoldfastError, match="no Parquet file that can be read"):

@@ -139,11 +139,21 @@ def parquet_file(path: Path) -> tuple[list[str], Any]:
                 parts.append(file.read_row_group(group, columns=wanted))
                 size += parts[-1].nbytes
             table = pa.concat_tables(parts) if parts else file.schema_arrow.empty_table().select(wanted)
+            for name in wanted:
+                refuse_nested(table.column(name).type, f"{path}, column {plain(name, 60)!r}")
             return {name: texts(table.column(name)) for name in wanted}
         except (pa.ArrowException, OSError) as error:
             raise HoldfastError(f"{path} is damaged ({plain(str(error), 100)}).") from None
 
     return names, read
+
+
+def refuse_nested(kind: Any, where: str) -> None:
+    """Refuse a Parquet column of lists, tables or bytes."""
+    import pyarrow as pa
+
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        raise HoldfastError(f"{where}: holds {plain(str(kind), 60)}; a table's cells are numbers, texts or dates.")
 
 
 def texts(column: Any) -> Any:
@@ -157,8 +167,6 @@ def texts(column: Any) -> Any:
         column = column.cast(pa.date32(), safe=False)
     if not isinstance(column, pa.ChunkedArray):
         column = pa.chunked_array([column])
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
-        raise HoldfastError(f"A column holds {column.type}; a table's cells are numbers, texts or dates.")
     flat = column.cast(pa.string()).combine_chunks()
     flat = flat if isinstance(flat, pa.Array) else pa.array([], pa.string())
     return pc.replace_substring_regex(pc.utf8_trim_whitespace(flat), r"^([+-]?\d+)\.0+$", r"\1")

@@ -66,7 +66,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "partition-classes": {"partition": "classes"},
     "feddig": feddig(),
     "feddig-across": feddig(strategy="across", bits="32", weights="random", refresh=1),
-    "feddig-literal": feddig(literal=True, epsilon=0.005, spd=2, bits="4"),
+    "feddig-four-bits": feddig(epsilon=0.005, spd=2, bits="4"),
     "feddig-label-public": feddig(mode="dp-label-public"),
     "feddig-laplace": feddig(mode="dp-label-public", delta=0.0),
     "feddig-full": feddig(mode="dp-full"),

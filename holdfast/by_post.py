@@ -23,6 +23,7 @@ from holdfast.core.randomness import rng
 from holdfast.core.validate import Sizes
 from holdfast.data.kinds import kind_of
 from holdfast.data.named import HEART, load_task
+from holdfast.data.tables.new_records import as_table
 from holdfast.data.tables.schema import Schema, read_schema
 from holdfast.digests.contradiction import Cells, contradicted, disagreements, mixed_cells, moment_cells
 from holdfast.digests.digest import Digest, load_digest, open_digest
@@ -30,8 +31,7 @@ from holdfast.digests.moment_wire import is_moments, open_moments
 from holdfast.digests.origin import Origin, read_origin
 from holdfast.digests.received import noise_variance, scaled
 from holdfast.digests.sums import SumDigest, is_sums, open_sums, scaled_sums
-from holdfast.encoders import Encoder, make_encoder
-from holdfast.encoders.table import Scaled
+from holdfast.encoders import make_encoder
 from holdfast.heads.choosing import Fitted, Noise, Received, choose_head
 from holdfast.heads.from_sums import class_evidence
 from holdfast.models.networks import buffers_of, weights_of
@@ -75,7 +75,7 @@ class Outcome:
     counted: Sequence[int]  # records of each that count
     contradicted: dict[str, float]  # sites whose digest the others contradict, with its agreement
     disagreements: Sequence[tuple[str, str, float]]  # (site, other, agreement): pairs that disagree about classes
-    longest: float | None = None  # of a table's rows, where its encoder is linear
+    schema: Schema | None = None  # of the table that the digests were made of
 
     @property
     def origin(self) -> Origin:
@@ -94,8 +94,8 @@ def open_post(path: Path, today: date, known: dict[str, str] | None = None) -> P
         raise HoldfastError(f"{where}: it expired on {origin.expires}; ask {origin.site} for a new one.")
     trusted = known is not None and bool(origin.key) and known.get(origin.site) == origin.key
     if known is not None and not trusted:
-        how = "by another key than" if origin.key else "at all, not by"
-        raise HoldfastError(f"{where}: it is not signed {how} the key that is known of {origin.site!r}; ask the site.")
+        how = "signed by another key than" if origin.key else "not signed by"
+        raise HoldfastError(f"{where}: it is {how} the one that is known of {origin.site!r}; ask the site.")
     if origin.task != subject.task:
         raise HoldfastError(f"{where}: it was made for task {subject.task!r}, but says {origin.task!r}; make it again.")
     return Posted(str(path), origin, content_of(path, content), subject, trusted)
@@ -155,7 +155,8 @@ def train(
     posts = [open_post(path, today or date.today(), known) for path in paths]
     check_together(posts)
     origin, subject = posts[0].origin, posts[0].subject
-    encoder = make_encoder(origin.encoder, origin.shape, schema=schema_of(origin, schema))
+    table = schema_of(origin, schema)
+    encoder = make_encoder(origin.encoder, origin.shape, schema=table)
     if encoder.fingerprint != subject.encoder:
         raise HoldfastError(
             f"{posts[0].file}: its features are of another encoder than the {origin.encoder!r} of this version."
@@ -163,8 +164,6 @@ def train(
     if len(origin.class_names) != subject.classes:
         raise HoldfastError(f"{posts[0].file}: it names {len(origin.class_names)} of {subject.classes} classes.")
     about = About(origin.task, subject.classes, encoder.fingerprint, encoder.feature_shape, True, encoder.norm_bound)
-    if head == "auto" and isinstance(encoder.network, Scaled) and kind_of(origin.kind).has_classes:
-        head = "lda"  # see longest_of
     counted = Sizes().counted({place: post.records for place, post in enumerate(posts)})
     digests = [limited(post, counted[place], place) for place, post in enumerate(posts)]
     fitted = choose_head(head, digests, noise_of(posts[0], about), seed)
@@ -176,24 +175,19 @@ def train(
         [counted[place] for place in range(len(posts))],
         {names[place]: agreement for place, agreement in contradicted(cells).items()},
         [(names[one], names[other], agreement) for one, other, agreement in disagreements(cells)],
-        longest_of(encoder, fitted),
+        table,
     )
-
-
-def longest_of(encoder: Encoder, fitted: Fitted) -> float | None:
-    """What a table's encoder divides rows by. The model's file holds no schema, so it must do without the encoder."""
-    if not isinstance(encoder.network, Scaled):
-        return None
-    if encoder.network.directions is not None or fitted.model != "head:form=linear":
-        raise HoldfastError("digest train: of a table only linear heads on plain columns can be saved; say --head lda.")
-    return encoder.network.longest
 
 
 def schema_of(origin: Origin, path: Path | None) -> Schema | None:
     """The schema of the table that digests were made of, if it is named or comes with Holdfast."""
     if path is not None:
         return read_schema(path)
-    return load_task(HEART).schema if origin.task == HEART else None
+    if origin.task == HEART:
+        return load_task(HEART).schema
+    if origin.encoder.split(":")[0] == "table":
+        raise HoldfastError(f"digest train: these are digests of a table, {origin.task!r}; give its --schema as well.")
+    return None
 
 
 def limited(post: Posted, most: int, place: int) -> Received:
@@ -231,18 +225,14 @@ def cells_of(digest: Received) -> Cells:
 def model_bytes(outcome: Outcome) -> bytes:
     """The model as `holdfast predict` reads it."""
     origin, network, model = outcome.origin, outcome.fitted.network, outcome.fitted.model
-    recipe: dict[str, object] = {"model": model, "encoder": origin.encoder}
-    weights = {**weights_of(network), **buffers_of(network)}
-    if outcome.longest is not None:  # a table's encoder only divides by it, so the head can do without the encoder
-        recipe = {"model": "linear"}
-        weights = {"1.weight": weights["weight"] / outcome.longest, "1.bias": weights["bias"]}
     facts = {
         "task": origin.task,
         "model": model,
         "kind": origin.kind,
         "classes": "\n".join(origin.class_names),
         "shape": json.dumps(list(origin.shape)),
-        "recipe": json.dumps(recipe),
+        "recipe": json.dumps({"model": model, "encoder": origin.encoder}),
         "encoder_fingerprint": outcome.posts[0].subject.encoder,
+        **({} if outcome.schema is None else {"schema": json.dumps(as_table(outcome.schema))}),
     }
-    return save_tensors(weights, facts)
+    return save_tensors({**weights_of(network), **buffers_of(network)}, facts)

@@ -109,7 +109,7 @@ def test_expired_unsigned_and_strangers_digests_are_refused(post: Path, tmp_path
         train(files(post, 0), today=date.today() + timedelta(days=31))
     keys = known_keys(post / "keys")
     make(Recipe("fashion-mini", samples_of=post / "s0.npz"), tmp_path / "s1.digest")
-    with pytest.raises(HoldfastError, match="not signed at all"):
+    with pytest.raises(HoldfastError, match="not signed by the one that is known of"):
         train([tmp_path / "s1.digest"], known=keys)
     secret, _ = make_key(tmp_path, "s1")
     make(Recipe("fashion-mini", samples_of=post / "s0.npz"), tmp_path / "forged", sender=Sender("s1", secret))
@@ -177,8 +177,8 @@ def test_a_regression_by_post_is_pooled_ridge(tmp_path: Path) -> None:
     targets = np.concatenate([task.train.labels.numpy()[:, 0] for task in tasks])
     answers = load_model(tmp_path / "model.safetensors").predict(encoded)[:, 0]
     slope, intercept, _ = least_squares(added([post.digest for post in outcome.posts]))  # type: ignore[misc]
-    assert outcome.longest is not None
-    theirs = encoded / outcome.longest @ slope + intercept
+    assert outcome.schema is not None
+    theirs = encoded / outcome.schema.longest @ slope + intercept
     assert r2_score(targets, answers) == pytest.approx(r2_score(targets, theirs), abs=1e-6)
     with pytest.raises(HoldfastError, match="target_range"):
         make(Recipe(str(tmp_path / "schema.toml"), tmp_path / "0.csv", encoder="table", mode="moments"), tmp_path / "m")
@@ -186,3 +186,35 @@ def test_a_regression_by_post_is_pooled_ridge(tmp_path: Path) -> None:
         make(Recipe(str(tmp_path / "schema.toml"), tmp_path / "0.csv", encoder="table"), tmp_path / "p")
     with pytest.raises(HoldfastError, match="say 'auto'"):
         train(paths, head="lda", schema=tmp_path / "schema.toml")
+
+
+def test_tables_of_classes_give_a_model_that_reads_tables(tmp_path: Path) -> None:
+    """Every column lies in the lower half of its range, so all features are below nothing: no obstacle to anything."""
+    from holdfast.cli.digest_facts import show
+
+    schema = tmp_path / "schema.toml"
+    schema.write_text(
+        'name = "two"\nversion = "1"\n[target]\nkind = "classes"\ncolumn = "ill"\n'
+        'values = {"no" = "no", "yes" = "yes"}\n'
+        '[columns.a]\nkind = "number"\nrange = [0, 9]\n[columns.b]\nkind = "number"\nrange = [0, 9]\n'
+    )
+    generator = np.random.default_rng(0)
+    paths = []
+    for site in range(2):
+        rows = [f"{a:.3f},{b:.3f},{('no', 'yes')[int(a > b)]}" for a, b in generator.uniform(0, 4, (200, 2))]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["a,b,ill", *rows]))
+        paths.append(tmp_path / f"{site}.digest")
+        make(Recipe(str(schema), tmp_path / f"{site}.csv", encoder="table"), paths[-1])
+        show(paths[-1], False)
+    outcome = train(paths, schema=schema)
+    (tmp_path / "model.safetensors").write_bytes(model_bytes(outcome))
+    model = load_model(tmp_path / "model.safetensors")
+    new = model.read(tmp_path / "0.csv")
+    assert (model.predict(new.x).argmax(1) == np.asarray(new.labels)).mean() > 0.9
+    with pytest.raises(HoldfastError, match="give its --schema as well"):
+        train(paths)
+
+
+def test_files_that_would_not_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="none of yours would be in the digest"):
+        make(Recipe("fashion-mini", data=tmp_path), tmp_path / "a.digest")

@@ -14,10 +14,11 @@ from what the digests know, and learns what those who come later bring (where ro
 one that finds none takes half as many steps, of twice the batch and learning rate;
 and each server step's learning rate starts at the clients' and falls to none, so that it ends where the digests and the
 clients' updates agree, with little noise of its own. `printed` leaves all four out.
-Line 22 as printed, M_{t+1} = M_t + grad, throws the clients' updates away; `literal` keeps that reading for
-researchers. A stand-in steps down as soon as its client answers; a client that returns takes over the memory
-(control variate) as its stand-in left it. Where the trust rule doubts digests, one that the others contradict
-(digests/contradiction.py) neither stands in nor teaches.
+Line 22 as printed, M_{t+1} = M_t + grad, would throw the clients' updates away; it is read as A_t + grad.
+
+A stand-in steps down as soon as its client answers; a client that returns takes over the memory (control variate) as
+its stand-in left it. Where the trust rule doubts digests, one that the others contradict (digests/contradiction.py)
+neither stands in nor teaches.
 """
 
 from __future__ import annotations
@@ -74,14 +75,11 @@ class FedDig(ReleaseOptions, AbsencePolicy):
 
     needs_features: ClassVar[bool] = True
     server_epochs: int = 1  # of each server step but the first; 0: no server step
-    literal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.server_epochs < 0:
             raise ValueError("server_epochs must not be negative.")
-        if self.literal and not self.server_epochs:
-            raise ValueError("literal keeps only what the server step learns, so server_epochs must be at least 1.")
 
     @property
     def named_policy(self) -> str | None:
@@ -245,8 +243,6 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         if self.believed(after) and self.server_epochs:
             model, guidance = self.learn_from_digests(after, context, self.believed(before))
             absence |= guidance
-            if self.literal:
-                model = {n: before.model[n] + model[n] - after.model[n] for n in model}
             memory = context.algorithm.moved(memory, {n: model[n] - after.model[n] for n in model})
         return replace(after, model=model, algorithm=memory, absence=absence)
 

@@ -20,4 +20,4 @@ class OneShot(FedAvg):
 
     one_message: ClassVar[bool] = True
 
-    head: str = "auto"  # of rows server-step, of moments qda, of sums lda or what their kind has
+    head: str = "auto"  # of rows kernel (noised: server-step), of moments and sums lda, or what their kind has

@@ -215,8 +215,8 @@ def guessing_index(spd: int, shape: tuple[int, ...], features: Tensor | None, fe
         "paper_bound": round(elements * math.log10(guessing.PAPER_BOUND), 1),
         "paper_bound_holds": guessing.paper_bound_holds(fewest),
     }
-    if features is not None and float(features.max()) > 0:
-        values = np.asarray(features[:INDEX_DIGESTS].double().flatten(1))
+    values = None if features is None else np.asarray(features[:INDEX_DIGESTS].double().flatten(1))
+    if values is not None and float(values.max()) > 0:
         rows = [guessing.elements(row, float(values.max())) for row in values]
         totals = sorted(guessing.index_of(row, spd).total for row in rows)
         easiest = [guessing.index_of(row, fewest) for row in rows]

@@ -19,7 +19,7 @@ from holdfast.context import About
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import make_folder, write_file
-from holdfast.data.named import DATA_SETS, HEART, load_task
+from holdfast.data.named import DATA_SETS, EMBEDDED, HEART, load_task
 from holdfast.data.sources.arrays import Array, inputs
 from holdfast.data.sources.npz import names_in, read_arrays
 from holdfast.data.task import Samples, Task, evenly
@@ -184,8 +184,19 @@ def refuse_useless(content: bytes, claim: Claim, house: House) -> None:
 
 def samples_for(recipe: Recipe) -> Task:
     """The task, with the samples to be digested for its training set."""
+    if recipe.data is not None and recipe.task in (EMBEDDED, HEART):
+        raise HoldfastError(
+            f"--data: the records of task {recipe.task!r} come with Holdfast, so none of yours would be in the digest; "
+            "give yours with --samples-of FILE.npz, or name a task of your own with --task."
+        )
     if recipe.samples_of is None:
-        return load_task(recipe.task, recipe.data)
+        whole = load_task(recipe.task, recipe.data)
+        if recipe.task not in DATA_SETS and len(whole.test):
+            log.warning(
+                "The digest is made of %s records; %s more are the data's test part, for trying the model.",
+                f"{len(whole.train):,}", f"{len(whole.test):,}",
+            )  # fmt: skip
+        return whole
     if (
         recipe.task in DATA_SETS and recipe.task != HEART
     ):  # a client need not have the whole data set to know its shape and classes

@@ -11,7 +11,8 @@ from holdfast.cli.digest_facts import show
 from holdfast.cli.screen import screen
 
 digest_app = typer.Typer(
-    help="Make and look at digests, which stand in for a client that is away.", no_args_is_help=True
+    help="Make digests, which stand in for a client that is away; look at them; train a model of them alone.",
+    no_args_is_help=True,
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
@@ -84,7 +85,8 @@ def train_command(
     head: Annotated[
         str,
         typer.Option(
-            help="'auto', 'nearest-mean', 'lda', 'fedcgs', 'qda', 'ridge', 'ccvr', 'fishermix' or 'server-step'."
+            help="'auto', 'nearest-mean', 'lda', 'fedcgs', 'qda', 'ridge', 'ccvr', 'fishermix', 'kernel' or "
+            "'server-step'."
         ),
     ] = "auto",
     schema: Annotated[

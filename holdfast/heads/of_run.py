@@ -15,6 +15,7 @@ from holdfast.digests.received import noise_variance, opened, scaled, share_of
 from holdfast.digests.release_options import ReleaseOptions
 from holdfast.digests.sums import SumDigest, scaled_sums
 from holdfast.heads.choosing import (
+    KERNEL,
     OF_MOMENTS,
     OF_TOTAL,
     SERVER_STEP,
@@ -49,7 +50,7 @@ def head_of(name: str, options: ReleaseOptions, kind: Kind, total: bool = False)
         return name
     if total:
         return OF_TOTAL
-    return {"sums": "lda", "moments": OF_MOMENTS}.get(options.mode, SERVER_STEP)
+    return {"sums": "lda", "moments": OF_MOMENTS, "paper": KERNEL}.get(options.mode, SERVER_STEP)
 
 
 def model_for(head: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.by_post import Outcome, Posted
 from holdfast.data.kinds import kind_of
+from holdfast.heads.choosing import Fitted
 from holdfast.report.privacy_page import STYLE, html_rows
 from holdfast.report.privacy_rows import number
 from holdfast.report.privacy_words import Row
@@ -43,6 +44,7 @@ def report_json(outcome: Outcome) -> dict[str, Any]:
         "measure": fitted.measure,
         "expected": None if math.isnan(fitted.expected) else fitted.expected,
         "at_most": fitted.at_most,
+        "judged_by": fitted.judges,
         "heads": dict(fitted.judged),
         "digests": digests,
         "disagreements": [list(pair) for pair in outcome.disagreements],
@@ -61,13 +63,13 @@ def report_sections(outcome: Outcome) -> list[Section]:
     if len(fitted.judged) > 1:
         order = sorted(fitted.judged.items(), key=lambda one: -one[1])
         rows: list[Row] = [(head, f"{value:.1%}") for head, value in order]
-        found.append(("Heads compared", rows, "Accuracy on rows of the digests that were left out of the fit."))
+        found.append(("Heads compared", rows, COMPARED))
     table: list[Row] = [("site", "records", "adds", "signature", "expires", "the others")]
     table += [
         digest_row(outcome, post, adds, counted)
         for post, adds, counted in zip(outcome.posts, fitted.adds, outcome.counted, strict=True)
     ]
-    found.append(("The digests", table, ADDS))
+    found.append(("The digests", table, ADDS + doubt_of(fitted)))
     if not kind_of(origin.kind).has_classes:
         return found
     pairs: list[Row] = [
@@ -79,16 +81,31 @@ def report_sections(outcome: Outcome) -> list[Section]:
     return found
 
 
+COMPARED = (
+    "Accuracy on rows of the digests that were left out of the fit. Another head than kernel is chosen only if it is "
+    "ahead by more than two standard errors."
+)
 ADDS = (
     "What it adds: the expected accuracy with all digests, less that without this one. To withdraw a digest, train "
     "again without it: nothing of it is left."
 )
 
 
+def doubt_of(fitted: Fitted) -> str:
+    return (
+        f" Judged by {fitted.judges:,} rows: {100 * chance(fitted):.0f} points may be chance." if fitted.judges else ""
+    )
+
+
+def chance(fitted: Fitted) -> float:
+    """Half of the 95 % interval of an accuracy that is judged by some rows."""
+    return 1.96 * math.sqrt(max(fitted.expected * (1 - fitted.expected), 1 / fitted.judges) / fitted.judges)
+
+
 def expectation(outcome: Outcome) -> str:
     fitted = outcome.fitted
     if math.isnan(fitted.expected):
-        return "not known: these sums and this head cannot tell; try the model on records of your own"
+        return "not known: these digests and this head cannot tell; try the model on records of your own"
     if fitted.measure == "R2":
         return f"{fitted.expected:.3f}, by generalised cross-validation"
     if fitted.at_most is not None:
@@ -96,7 +113,8 @@ def expectation(outcome: Outcome) -> str:
             f"{fitted.expected:.1%} to {fitted.at_most:.1%}, from moments, which do not say how far records are from "
             "Gaussian; try the model on records of your own"
         )
-    return f"{fitted.expected:.1%}, from rows that were left out of the fit; rows are smoother than records"
+    within = f"{fitted.expected:.1%} (± {chance(fitted):.1%})"
+    return f"{within}, from {fitted.judges:,} rows that were left out of the fit; rows are smoother than records"
 
 
 def digest_row(outcome: Outcome, post: Posted, adds: float | None, counted: int) -> Row:

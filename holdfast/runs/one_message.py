@@ -59,7 +59,8 @@ def model_of_head(experiment: Experiment, task: Task, absence: AbsencePolicy) ->
     wanted = Choice.parse(model_for(head), "model")
     own = experiment.model
     if own.name != "auto" and (own.name != wanted.name if head == SERVER_STEP else own != wanted):
-        raise HoldfastError(f"model: with algorithm 'oneshot' and this head it is {wanted}; leave model out.")
+        network = f", or choose algorithm = 'oneshot:{SERVER_STEP}'" if own.name == "features" else ""
+        raise HoldfastError(f"model: with algorithm 'oneshot' and this head it is {wanted}; leave model out{network}.")
     return wanted if own.name == "auto" else own
 
 

@@ -98,11 +98,6 @@ def test_the_server_step_starts_at_the_aggregate_and_learns_from_all_digests() -
     assert_close(w(after), torch.tensor(AGGREGATE) + SERVER_STEP)
 
 
-def test_the_literal_reading_of_line_22_throws_the_updates_away() -> None:
-    after, _ = round_of(FedDig(printed=True, literal=True))
-    assert_close(w(after), SERVER_STEP)  # M_t is zero
-
-
 def test_a_usual_server_step_of_a_single_batch_is_the_printed_one() -> None:
     after, _ = round_of(FedDig())  # a single step, so nothing has fallen yet
     assert_close(w(after), torch.tensor(AGGREGATE) + SERVER_STEP)
@@ -185,11 +180,6 @@ def by_hand(begin: object, learning: Learning, round: int, falling: bool) -> tor
     objective = TaskLoss(torch.nn.functional.cross_entropy)
     train(model, data, learning, rng(0, round, -1, "server step"), objective, falling=falling)
     return weights_of(model)["w"]
-
-
-def test_literal_without_a_server_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="server_epochs must be at least 1"):
-        FedDig(literal=True, server_epochs=0)
 
 
 def test_the_server_step_is_train_on_the_digests_and_nothing_else() -> None:

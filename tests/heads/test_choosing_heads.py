@@ -91,11 +91,12 @@ def test_the_choice_is_made_by_rows_left_out_and_each_digest_adds() -> None:
     assert sum(map(len, kept)) == sum(map(len, digests)) - len(left)
     fitted = choose_head("auto", digests)
     assert set(fitted.judged) == set(HEADS)
-    assert fitted.judged[fitted.name] == max(fitted.judged.values()) == fitted.expected
+    assert fitted.name == "kernel"  # no head is clearly better
+    assert (fitted.expected, fitted.judges) == (fitted.judged["kernel"], len(left))
     assert fitted.at_most is None
     # Only the first holds class 0, so without it nobody can know that class.
     assert fitted.adds[0] is not None
-    assert fitted.adds[0] > 0.05 > abs(fitted.adds[1] or 0.0)
+    assert fitted.adds[0] > max(0.03, abs(fitted.adds[1] or 0.0))
     assert accuracy(fitted.network, test) == pytest.approx(fitted.expected, abs=0.12)
 
 
@@ -153,3 +154,11 @@ def test_a_server_step_on_rows_alone_learns_smoothed_labels() -> None:
     assert torch.allclose(
         found.diagonal(), torch.tensor(1 - trained.SMOOTH / 2), atol=0.01
     )  # not 1: classes share SMOOTH
+
+
+def test_of_too_few_rows_to_leave_one_out_nothing_is_expected() -> None:
+    x, y = torch.eye(2).repeat(8, 1) / 2, torch.arange(2).repeat(8)
+    digest = make_digest(x, y, 2, generator=torch.Generator(), strategy="within", spd=4)
+    fitted = choose_head("auto", [digest])
+    assert (fitted.name, fitted.judges, dict(fitted.judged)) == ("kernel", 0, {})
+    assert math.isnan(fitted.expected)

@@ -58,6 +58,7 @@ def test_three_sites_and_one_model(post: Path, tmp_path: Path) -> None:
     assert told["at_most"] is None
     assert told["disagreements"] == []
     assert {path.name for path in out.iterdir()} >= {"model.safetensors", "report.html", "privacy.html", "report.json"}
+    assert " points), from " in (out / "report.html").read_text()  # how much of it may be chance
     page = (out / "privacy.html").read_text()
     assert "no differential privacy" in page
     assert "<script" not in page

@@ -113,7 +113,7 @@ def expectation(outcome: Outcome) -> str:
             f"{fitted.expected:.1%} to {fitted.at_most:.1%}, from moments, which do not say how far records are from "
             "Gaussian; try the model on records of your own"
         )
-    within = f"{fitted.expected:.1%} (± {chance(fitted):.1%})"
+    within = f"{fitted.expected:.1%} (± {100 * chance(fitted):.1f} points)"
     return f"{within}, from {fitted.judges:,} rows that were left out of the fit; rows are smoother than records"
 
 
@@ -154,7 +154,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 def report_page(outcome: Outcome) -> str:
     sites = ", ".join(post.origin.site for post in outcome.posts)
-    measure = outcome.fitted.measure
+    measure = outcome.fitted.measure.capitalize()
     lead = f"A model of {outcome.origin.task} from the digests of {sites}. {measure} to expect: {expectation(outcome)}."
     return page("A federation by post", lead, report_sections(outcome))
 

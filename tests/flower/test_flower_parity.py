@@ -49,7 +49,7 @@ def test_each_algorithm_with_feddig_gives_the_same_bits_while_clients_leave(tmp_
     assert any(record.stand_ins for record in history.records)
 
 
-@pytest.mark.parametrize("head", ["lda", "qda", "server-step"])
+@pytest.mark.parametrize("head", ["lda", "kernel", "server-step"])
 def test_one_message_gives_the_same_bits(tmp_path: Path, head: str) -> None:
     wanted = with_digests(algorithm=f"oneshot:{head}", absence="feddig", rounds=1, model="auto")
     history = play(tmp_path, wanted)

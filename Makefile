@@ -69,10 +69,10 @@ evidence: setup
 	$(BIN)/python benchmarks/audits.py
 	PYTHONPATH=tests/support $(BIN)/python tests/support/curious_letters.py 10000
 	$(BIN)/python benchmarks/trust.py --seed 0,1,2 --attackers 4 --attack none,random,signflip:1,labelflip,liar,backdoor
-	$(BIN)/python benchmarks/adversary.py --data fashion,fashion-cnn --seed 0,1,2
-	$(BIN)/python benchmarks/adversary.py --data heart,five --hostile 1 --attack none,late,slander,frame --seed 0,1,2
-	$(BIN)/python benchmarks/adversary.py --data breast --rule jury --hostile 2 --attack none,late,slander,frame --seed 0,1,2
-	$(if $(FILES),$(BIN)/python benchmarks/adversary.py --data letters,cifar --files $(FILES) --hostile 4,6 --attack none,late,slander,frame --seed 0,1,2)
+	$(BIN)/python benchmarks/adversary.py --data fashion,fashion-cnn --seed 0,1,2,3,4
+	$(BIN)/python benchmarks/adversary.py --data heart,five --hostile 1 --attack none,late,slander,frame --seed 0,1,2,3,4
+	$(BIN)/python benchmarks/adversary.py --data breast --rule jury --hostile 2 --attack none,late,slander,frame --seed 0,1,2,3,4
+	$(if $(FILES),$(BIN)/python benchmarks/adversary.py --data letters,cifar --files $(FILES) --hostile 4,6 --attack none,late,slander,frame --seed 0,1,2,3,4)
 	$(BIN)/python benchmarks/constants.py
 	$(BIN)/holdfast attack-search benchmarks/search.toml --attackers 6 --budget 64 --seeds 0,1
 

@@ -20,7 +20,7 @@ A class is odd, too, where z is above 4.5 times the usual, median z / 0.6745 ove
 and then, with v the mean of the odd ones', those others of the class whose z on their side is above 3 times.
 
 The rows of an odd class neither stand in, teach nor testify; nobody is named for it, since a hospital with another
-scanner may be odd too.
+scanner may be odd too. Among fewer than seven digests no class is: two could tip the scales.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from holdfast.core.types import Tensors
 from holdfast.digests.contradiction import FEW, OTHERS, Cells, Flags, Values, whitening
 from holdfast.digests.digest import Digest
 
+ENOUGH = 7  # digests, 3f + 1 for f = 2
 TWICE = 4.0  # as far away as usual, squared
 ALIKE = 4.5  # deviations, in a direction that was looked for among the others
 SAME = 3.0  # deviations, in a direction that is known
@@ -44,7 +45,7 @@ NORMAL = 0.6745  # the median of |z|
 def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
     """Of each client, which classes of its digest are odd; all, also those it does not hold, where nothing is left."""
     cells = list(digests.values())
-    if len(cells) <= OTHERS:
+    if len(cells) < ENOUGH:
         return {client: np.zeros(len(one.counts), dtype=bool) for client, one in digests.items()}
     counts = np.stack([one.counts for one in cells])
     metric = whitening(cells)

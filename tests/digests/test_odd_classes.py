@@ -26,9 +26,14 @@ def test_who_lies_more_than_twice_as_far_away_as_usual_is_odd() -> None:
 
 
 def test_three_others_must_hold_a_class() -> None:
-    few = {c: told(0.0, None) for c in range(3)}
+    few = {c: told(0.0, None) for c in range(6)}
     assert not any(flags.any() for flags in odd_classes({**few, 7: told(0.0, 9.0)}).values())
     assert not any(flags.any() for flags in odd_classes(few).values())
+
+
+def test_among_fewer_than_seven_digests_no_class_is_odd() -> None:
+    few = {c: told(0.1 * (-1) ** c, 5.0 + 0.1 * (-1) ** c) for c in range(5)}
+    assert not any(flags.any() for flags in odd_classes({**few, 7: told(1.0, 5.1)}).values())
 
 
 def test_what_is_left_of_a_digest() -> None:

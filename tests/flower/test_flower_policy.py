@@ -74,7 +74,7 @@ def test_a_digest_that_the_policy_keeps_does_not_leave(tmp_path: Path) -> None:
     assert history.state is not None
     assert list(history.state.digests) == [0]
     assert f"client 1's digest is refused: there is none ({SENTENCES['digest-kept']})" in history.records[0].notes
-    alone = private(absence="feddig", algorithm="oneshot", rounds=1, clients=2)
+    alone = private(absence="feddig", algorithm="oneshot:server-step", rounds=1, clients=2)
     history = play_with(tmp_path / "alone", alone, "digest = false")
     assert history.records[0].absent[1].endswith(SENTENCES["digest-kept"])
 

@@ -11,7 +11,8 @@
     6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
                    in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
-                   harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0
+                   harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0;
+                   where digests testify it is 0 also for who goes with the others (9)
     7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
                    the median of the witnesses, believed at once and forgiven as fast as credit is lost;
                    among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
@@ -157,7 +158,7 @@ class Jury(Trust):
         memory = blame({**state.trust, **excess}, reports.innocence, clients, forgiven)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
         memory = compare_with_others(memory, rows, before, clients, acting, self.slow)
-        memory = self.remember(reports.told, clients, testers, memory)
+        memory = self.remember(reports.told, clients, testers, memory, reports.by_digests)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
         called = hearing.context.called
@@ -196,7 +197,7 @@ class Jury(Trust):
         told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
         images = fit_for_squares(hearing.context.bench.about.shape) and not hearing.promised and not guided
         if told is not None and not (images and self.searches(state.round)):
-            return [], Reports(told)
+            return [], Reports(told, by_digests=True)
         testers = self.choose(updates, hearing.context, state)
         if signed := signed_of(hearing.received):
             asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
@@ -204,7 +205,7 @@ class Jury(Trust):
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
-        return testers, found if told is None else dataclasses.replace(found, told=told)
+        return testers, found if told is None else dataclasses.replace(found, told=told, by_digests=True)
 
     def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> tuple[dict[int, float], Tensors]:
         """Step 8, how far each member's digest explains its updates, and what is remembered; empty where fewer than
@@ -247,10 +248,12 @@ class Jury(Trust):
             told[holder] = {int(client): value for client, value in found.items()}
         return told
 
-    def remember(self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors) -> Tensors:
+    def remember(
+        self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors, digests: bool = False
+    ) -> Tensors:
         """Steps 4 to 6, and who testified."""
         most = 2 * max(self.patience, self.exclude)
-        after = remember(memory, told, clients, slow=self.slow, fast=self.fast, most=most)
+        after = remember(memory, told, clients, slow=self.slow, fast=self.fast, most=most, digests=digests)
         after["testers"].zero_()
         after["testers"][list(testers)] = True
         return after

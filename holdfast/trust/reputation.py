@@ -46,8 +46,14 @@ def first_memory(clients: int) -> Tensors:
     }
 
 
-def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int) -> Tensors:
-    """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted."""
+def remember(
+    memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int, digests: bool = False
+) -> Tensors:
+    """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted.
+
+    Where digests testify they accuse only who also goes against the others: FedDig's server step leaves the model where
+    the digests want it, so that there honest updates overshoot in turns, and all digests say so of the same ones.
+    """
     after = {name: tensor.clone() for name, tensor in wait(memory).items()}
     if not told:
         return after
@@ -73,7 +79,8 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], least) + counts * evidence
     grounds[clients] = (1 - slow) * grounds[clients] + counts
     reputation[clients] = total / np.maximum(grounds[clients], least)
-    accused[clients] += fast * (np.where(reports >= UNANIMOUS, harm, 0.0) - accused[clients])
+    believed = (reports >= UNANIMOUS) & ((after["opposed"].numpy()[clients] < 0) | (not digests))
+    accused[clients] += fast * (np.where(believed, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
     telling = bool(np.median(evidence) > TELLING)
     count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)

@@ -136,6 +136,10 @@ def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() ->
     assert standing(memory, range(4)).tolist() == pytest.approx([1, 1, (accused[2] + 1.7) / 0.5, 1])
     few = {witness: told[witness] for witness in range(4, 9)}
     assert not trust.remember(few, range(4), [], trust.begin(12))["accused"].any()  # five may agree by chance
+    alone = trust.remember(told, range(4), [], trust.begin(12), digests=True)
+    assert not alone["accused"].any()  # digests accuse nobody who goes with the others
+    against = trust.remember(told, range(4), [], opposing(trust.begin(12), 2), digests=True)
+    assert against["accused"].tolist()[:4] == pytest.approx([0, 0, accused[2], 0])
 
 
 def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -> None:

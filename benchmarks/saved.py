@@ -1,4 +1,4 @@
-"""Saved results, and the tables of docs/RESULTS.md that are made of them.
+"""Saved results, and the tables of docs that are made of them.
 
     from saved import save
     save("bytes", {("int8", "accuracy"): [75.2, 76.1, 76.0]}, seeds=[0, 1, 2])   # at the end of a benchmark

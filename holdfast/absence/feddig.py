@@ -8,7 +8,7 @@ Round t, with M_t the server model, D^j the digest of client j, and P_G the guid
     line 19      A_t: the average of clients' and stand-ins' updates
     lines 20-22  M_{t+1}: A_t trained on all digests, of present and absent clients, jointly with P_G
 
-Beyond the paper, chosen on validation data (docs/RESULTS.md): mixed rows are stretched first (digests/stretching.py);
+Beyond the paper, chosen on validation data (docs/results-leaving.md): mixed rows are stretched first (stretching.py);
 a server step that finds new digests trains for WARM epochs times their share of all records, so that the model starts
 from what the digests know, and learns what those who come later bring (where rows left out say so, for fewer epochs);
 one that finds none takes half as many steps, of twice the batch and learning rate;

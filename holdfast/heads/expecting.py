@@ -13,8 +13,8 @@ Two things make a fit look better than it is.
    with k features hides of its own error widens scores by n / (n - k).
 
 2. Records are no Gaussians with one covariance, and moments do not say how far from it they are. On ten public sets
-   (docs/RESULTS.md) the head was right as often as if the spread of Gaussian records were 0.96 to 1.77 times what it
-   is: the upper end of the range takes it as it is, the lower end WIDE times.
+   (docs/results-leaving.md) the head was right as often as if the spread of Gaussian records were 0.96 to 1.77 times
+   what it is: the upper end of the range takes it as it is, the lower end WIDE times.
 """
 
 from __future__ import annotations

@@ -36,8 +36,6 @@ from holdfast.heads.choosing import Fitted, Noise, Received, choose_head
 from holdfast.heads.from_sums import class_evidence
 from holdfast.models.networks import buffers_of, weights_of
 
-FEWEST_TO_JUDGE = 2  # digests, to say what one adds
-
 
 @dataclass(frozen=True)
 class Posted:

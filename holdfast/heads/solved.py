@@ -13,7 +13,6 @@ them are the same however the records are dealt out: who leaves after its digest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,8 +24,6 @@ SHRINK = 0.02  # b
 OWN = 0.3  # a of qda: a class's own covariance against that within all classes
 OWN_SHRINK = 0.1  # b of qda
 NEVER = -1e4  # the score of a class that nobody holds
-
-Solver = Callable[[Evidence], Tensors]
 
 
 def nearest_mean(evidence: Evidence) -> Tensors:

@@ -127,9 +127,7 @@ def packed(body: Any) -> tuple[Tensors, Scalars]:
 def unpacked(kind: type[Body], tensors: Tensors, scalars: Scalars) -> Body:
     """A request or a reply from its tensors and scalars, each as declared."""
     declared: Any = kind
-    hints = fields_of(declared)
-    groups = {name for name, hint in hints.items() if hint == Tensors}
-    single = {name for name, hint in hints.items() if Tensor in one_of(hint)}
+    hints, groups, single, needed = form_of(declared)
     for name, tensor in tensors.items():
         group, slash, _ = name.partition("/")
         if group not in (groups if slash else single):
@@ -144,10 +142,19 @@ def unpacked(kind: type[Body], tensors: Tensors, scalars: Scalars) -> Body:
         if not any(fits(value, hint) for hint in one_of(hints[name])):
             raise Malformed(f"`{name}` is {brief(value)}, not {ENGLISH[plain_type(hints[name])]}")
         values[name] = value
-    for field in dataclasses.fields(declared):
-        if field.name not in values and field.default is dataclasses.MISSING:
-            raise Malformed(f"it lacks `{field.name}`")
+    for name in needed:
+        if name not in values:
+            raise Malformed(f"it lacks `{name}`")
     return kind(**values)
+
+
+@functools.lru_cache(maxsize=64)
+def form_of(kind: Any) -> tuple[dict[str, Any], set[str], set[str], list[str]]:
+    """The fields with their types; those that are groups of tensors, those that are one tensor; and what must be there."""
+    hints = fields_of(kind)
+    groups = {name for name, hint in hints.items() if hint == Tensors}
+    single = {name for name, hint in hints.items() if Tensor in one_of(hint)}
+    return hints, groups, single, [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
 
 
 @functools.lru_cache(maxsize=64)

@@ -168,7 +168,7 @@ def train_messages(state: State, asked: Collection[int], method: Method) -> list
 
 def as_assigned(updates: Sequence[Update], steps: Mapping[int, int]) -> list[Update]:
     """The updates with the steps that the moderator asked for, where work goes by speed."""
-    return [replace(update, steps=steps.get(update.client, update.steps)) for update in updates]
+    return [replace(one, steps=steps[one.client]) if one.client in steps else one for one in updates]
 
 
 def in_line(updates: Sequence[Update], state: State) -> list[Update]:

@@ -220,6 +220,20 @@ def unpack(tensors: Tensors, group: str) -> Tensors:
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
+def groups_of(tensors: Tensors) -> dict[str, Tensors]:
+    """Every group by its name, in one pass.
+
+    >>> groups_of(pack(delta={"w": torch.zeros(1)}, extra={"c/w": torch.ones(1)}))
+    {'delta': {'w': tensor([0.])}, 'extra': {'c/w': tensor([1.])}}
+    """
+    groups: dict[str, Tensors] = {}
+    for path, tensor in tensors.items():
+        group, slash, name = path.partition("/")
+        if slash:
+            groups.setdefault(group, {})[name] = tensor
+    return groups
+
+
 def size(tensors: Tensors) -> int:
     """Bytes of the tensors on the wire."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

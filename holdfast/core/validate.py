@@ -17,7 +17,7 @@ import torch
 
 from holdfast.core.errors import brief, plain
 from holdfast.core.tensors import norm_of
-from holdfast.core.types import Reply, Tensors, Update, unpack
+from holdfast.core.types import Reply, Tensors, Update, groups_of
 
 MOST = 2**48  # samples or steps
 TWICE = 2.0  # x the median: what a claim, or a running statistic, may differ from the others'
@@ -83,8 +83,8 @@ def validate(
     updates = []
     for reply in replies:
         if reply.client not in refused:
-            delta, buffers, extra = (unpack(reply.tensors, group) for group in ("delta", "buffers", "extra"))
-            samples = counted[reply.client]
+            groups, samples = groups_of(reply.tensors), counted[reply.client]
+            delta, buffers, extra = (groups.get(group, {}) for group in ("delta", "buffers", "extra"))
             signature = str(reply.scalars.get("signature", ""))
             updates.append(
                 Update(reply.client, delta, samples, steps(samples), buffers, extra=extra, signature=signature)
@@ -129,13 +129,15 @@ def find_fault(reply: Reply, expected: Mapping[str, Tensors], max_norm: float | 
             return fault
     if not isinstance(loss := reply.scalars.get("loss", 0.0), float):
         return f"loss is {brief(loss)}, not a number"
+    known = {*expected, "digest"}  # a digest is checked by whoever asked for it
     for name in reply.tensors:
-        if name.partition("/")[0] not in (*expected, "digest"):  # a digest is checked by whoever asked for it
+        if name.partition("/")[0] not in known:
             return f"{brief(name)} is not part of the model"
+    groups = groups_of(reply.tensors)
     for group, wanted in expected.items():
-        if fault := misfit(unpack(reply.tensors, group), wanted):
+        if fault := misfit(groups.get(group, {}), wanted):
             return f"{group}/{fault}"
-    return too_long(unpack(reply.tensors, "delta"), max_norm)
+    return too_long(groups.get("delta", {}), max_norm)
 
 
 def moved(reply: Reply, frozen: Collection[str]) -> str | None:

@@ -150,7 +150,7 @@ def unpacked(kind: type[Body], tensors: Tensors, scalars: Scalars) -> Body:
 
 @functools.lru_cache(maxsize=64)
 def form_of(kind: Any) -> tuple[dict[str, Any], set[str], set[str], list[str]]:
-    """The fields with their types; those that are groups of tensors, those that are one tensor; and what must be there."""
+    """The fields with their types; which are groups of tensors, which are one tensor; and which must be there."""
     hints = fields_of(kind)
     groups = {name for name, hint in hints.items() if hint == Tensors}
     single = {name for name, hint in hints.items() if Tensor in one_of(hint)}

@@ -56,9 +56,9 @@ class Arena:
     def put(self, tensor: torch.Tensor, offset: int) -> None:
         self.view(tensor.dtype, tensor.shape, offset).copy_(tensor.detach())
 
-    def get(self, layout: Layout, copy: bool) -> Tensors:
-        """The tensors of a layout: as they lie here, or as copies that outlive the next message."""
-        views = {name: self.view(DTYPES[dtype], shape, offset) for name, dtype, shape, offset in layout}
+    def get(self, layout: Layout, copy: bool, begin: int = 0) -> Tensors:
+        """The tensors of a layout that begins there: as they lie here, or as copies that outlive the next message."""
+        views = {name: self.view(DTYPES[dtype], shape, begin + offset) for name, dtype, shape, offset in layout}
         return {name: view.clone() for name, view in views.items()} if copy else views
 
     def let_go(self) -> None:
@@ -87,9 +87,9 @@ class Packer:
             layout.append([name, dtype, list(tensor.shape), self._place(tensor)])
         return layout
 
-    def write(self, arena: Arena) -> None:
+    def write(self, arena: Arena, begin: int = 0) -> None:
         for tensor, offset in self._places.values():
-            arena.put(tensor, offset)
+            arena.put(tensor, begin + offset)
 
     def _place(self, tensor: torch.Tensor) -> int:
         if id(tensor) not in self._places:

@@ -9,6 +9,7 @@ import multiprocessing.connection
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import reduction
@@ -32,6 +33,7 @@ from holdfast.runs.experiment import from_table
 
 ARENA, STOP = b"arena", b"stop"  # the two messages that are not JSON
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's names of what mallopt sets
+SHELF, MOST = 8 * 2**20, 32  # bytes, and replies, that may wait in a worker's arena for the moderator to take them
 KEPT = 64 * 2**20  # bytes: larger blocks go back to the system when they are freed
 
 
@@ -126,32 +128,42 @@ class Parcel:
 
 
 class Outbox:
-    """Replies, one at a time in the arena: the next is written when the moderator has taken the last."""
+    """Replies in the arena, one behind the other; where there is no more room, the moderator has to take them first.
+
+    Each is told in a letter of its own, at once: if the process dies at the next client, nothing of it is lost.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._arena: Arena | None = None
-        self._taken = True
+        self._used = 0  # bytes of the arena
+        self._waiting = 0  # replies that the moderator has not taken
 
     def send(self, parcel: Parcel) -> None:
-        self.wait()
         size = parcel.packer.size
+        if self._arena is None or self._used + size > self._arena.size or self._waiting == MOST:
+            self.wait()
         if self._arena is None or size > self._arena.size:
             if self._arena:
                 self._arena.close()
-            self._arena = Arena.create(size)
+            self._arena = Arena.create(max(size, SHELF))
             self._pipe.send_bytes(ARENA)
             self._pipe.send_bytes(str(self._arena.size).encode())
             reduction.send_handle(self._pipe, self._arena.handle, 0)
-        parcel.packer.write(self._arena)
-        self._pipe.send_bytes(parcel.letter)
-        self._taken = False
+        parcel.packer.write(self._arena, self._used)
+        self._tell(parcel.letter)
+        self._used += size
+        self._waiting += 1
 
     def send_words(self, letter: dict[str, str]) -> None:
-        self.wait()
-        self._pipe.send_bytes(json.dumps(letter).encode())
+        self._tell(json.dumps(letter).encode())
 
     def wait(self) -> None:
-        if not self._taken:
-            self._pipe.recv_bytes()
-            self._taken = True
+        """Until the moderator has taken all replies; it says how many it has taken since it last said so."""
+        while self._waiting:
+            self._waiting -= int(self._pipe.recv_bytes())
+        self._used = 0
+
+    def _tell(self, letter: bytes) -> None:
+        """When the reply was ready, by the clock of this machine; where it lies; and what it says."""
+        self._pipe.send_bytes(f"{time.monotonic()} {self._used}\n".encode() + letter)

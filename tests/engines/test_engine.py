@@ -15,7 +15,7 @@ import engine_helpers
 import numpy as np
 import pytest
 import torch
-from engine_helpers import experiment, same_bits
+from engine_helpers import GENEROUS, experiment, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -272,6 +272,26 @@ def test_large_and_growing_messages_and_replies() -> None:
                 assert torch.equal(answer.tensors["x"], sent + client)
                 assert all(torch.equal(answer.tensors[name], tensor) for name, tensor in extra.items())
                 assert answer.tensors["flag"].dtype == torch.bool
+    finally:
+        federation.close()
+
+
+@pytest.mark.parametrize("length", [10, 400_000])  # many fit into a worker's arena, or two
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_replies_that_wait_in_the_arena_outlive_their_worker(length: int, one_by_one: bool) -> None:
+    plan = make_plan(experiment(task="engine_helpers:echo", workers=1))
+    federation = Embedded(plan.experiment, plan.stage.sizes, None, 1)
+    try:
+        sent = [torch.full((length,), place) for place in range(60)]
+        messages = [Message(place % 4, 0, "die" if place == 50 else "echo", {"x": x}) for place, x in enumerate(sent)]
+        answers = federation.each(messages) if one_by_one else iter(federation.ask(messages))
+        for place, answer in enumerate(answers):
+            if place == 50:
+                assert answer == Absent(2, f"its worker process died (signal {signal.SIGKILL.value})")
+            else:
+                assert isinstance(answer, Reply)
+                assert torch.equal(answer.tensors["x"], sent[place] + place % 4)
+                assert 0 < answer.took < GENEROUS
     finally:
         federation.close()
 

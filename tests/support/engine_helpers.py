@@ -276,9 +276,18 @@ class Sparse(Job[Client, Any, Any]):
         return Reply(id, {"x": torch.ones(2).to_sparse()})
 
 
+class Die(Job[Client, Any, Any]):
+    name = "die"
+
+    def answer(self, id: int, client: Client, message: Message) -> Reply:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
 def echo() -> Task:
-    """In a worker: clients learn two more jobs."""
+    """In a worker: clients learn three more jobs."""
     if multiprocessing.parent_process() is not None:
         register(Echo())
         register(Sparse())
+        register(Die())
     return tiny()

@@ -15,7 +15,9 @@
                    of that, at most half are. Witnesses count as far as their words go with the others'
     5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
-                   taken, and 4 begins again without them as long as d < -max(lose, e). If nobody can be blamed any
+                   taken; where digests testify, two thirds of the harm must be gone without them, since FedDig's
+                   server step swings between classes by itself, and whoever is blamed for that takes little of it
+                   away. Then 4 begins again without them as long as d < -max(lose, e). If nobody can be blamed any
                    more and that is still so, the round is undone: the last good model stays. Those left out count
                    nothing for the next two rounds, after a second charge for four, then eight ...; as long a time
                    of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
@@ -50,7 +52,7 @@ from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement
 from holdfast.trust.consensus import agreement
 from holdfast.trust.measures import some_of
-from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, class_scores
+from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, all_class_scores
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
 from holdfast.trust.words import Found, Words, believed_beyond, compare, sound
@@ -128,7 +130,9 @@ def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Aga
         if first is not None and found is not None and beside is not None:
             gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
             tries[name] = Try([*whole.culprits, *sets[name]], one, after, found)
-    better = [name for name in tries if gains[name] > errors[name]]
+    better = [
+        name for name in tries if gains[name] > max(errors[name], panel.explains * -whole.found.worth(good.fallen))
+    ]
     if not better:
         return whole
     best = max(better, key=lambda name: gains[name])
@@ -193,16 +197,19 @@ class WitnessPanel:
         self._down = 0
 
     @property
+    def explains(self) -> float:
+        """The share of the harm that must be gone without those who are charged (step 5)."""
+        return 2 / 3 if len(self._digests) >= 3 else 0.0
+
+    @property
     def last(self) -> bool:
         """Whether this is the last round."""
         return self._round + 1 == self.hearing.context.rounds
 
     def ask(self, job: Panel, asked: PanelRequest) -> Words:
         if len(self._digests) >= 3:
-            model = self.hearing.context.bench.model
-            return {
-                holder: class_scores(model, some_of(held, self._most), asked) for holder, held in self._digests.items()
-            }
+            some = {holder: some_of(held, self._most) for holder, held in self._digests.items()}
+            return all_class_scores(self.hearing.context.bench.model, some, asked)
         messages = [job.message(member, self._round, asked) for member in self._members]
         self._down += sum(size(message.tensors) for message in messages)
         found = {}
@@ -264,5 +271,5 @@ def without(judged: Judgement, culprits: Sequence[int]) -> Judgement | None:
     total, left = sum(weights), {c: 0.0 if c in culprits else say for c, say in judged.say.items()}
     if not total > 0:
         return None
-    shares = sum(left.values())
+    shares = sum(left.values()) or 1.0
     return replace(judged, weights=[w / total for w in weights], say={c: say / shares for c, say in left.items()})

@@ -9,11 +9,13 @@ On rows x of all digests that are believed,
     e_ic = mean over rows of other classes than c of  log-odds(c | x, w + delta_i) - log-odds(c | x, w + s_i)
     u_i  = max_c e_ic / steps_i       how much more, in a step, update i says c where it is not so than its digest does
     S_i <- max(0, S_i + u_i / (median of u) - beyond), at most 4
-    explained_i = 1 - S_i, at least 0
+    delta_i <- s_i + max(0, 1 - S_i) (delta_i - s_i)       what counts of it; nothing of who left no digest
 
 S is Page's cumulative sum: chance goes up and down and leaves it at nothing, while who pushes on in each round is found
-out however gently. Of any T rounds in which a member's update counts at all, its u is together below beyond T + 1 times
-the usual: patience buys nothing. No stamp has to be known, nobody is asked, and it costs one gradient of each digest.
+out however gently. Of any T rounds in which anything beyond a member's digest counts, its u is together below
+beyond T + 1 times the usual: patience buys nothing. What its digest explains counts all the while, so that an honest
+member that is doubted by chance is heard on (about 0.7 of an update's length is explained). No stamp has to be known,
+nobody is asked, and it costs one gradient of each digest.
 
 Prakash, Avestimehr: DiverseFL, 2020 (there the server trains on samples that members share). Page: Continuous
 inspection schemes, Biometrika 1954.
@@ -23,72 +25,96 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from holdfast.context import Context
+from holdfast.core.names import Called
+from holdfast.core.tensors import norm_of, unflat
 from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
-from holdfast.learning.device import outputs
-from holdfast.learning.loop import full_gradient
+from holdfast.learning.device import batch_on, outputs
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import fill
 from holdfast.trust.measures import classes_of
+from holdfast.trust.robust.merging import shortened, stacked
 
 ROWS = 128  # on which updates and guides are compared
 MOST = 4.0  # that is remembered of S: at the usual pace it is forgiven in about five rounds
 
 
+@dataclass(frozen=True)
+class Explained:
+    """The updates with what counts of them, and how much of its length is left of each client's."""
+
+    updates: Sequence[Update]
+    left: Mapping[int, float] = field(default_factory=dict)  # from 0 to 1; empty where nobody is guided
+    memory: Tensors = field(default_factory=dict)  # what is to be remembered
+
+
 def explained(
     updates: Sequence[Update], digests: Mapping[int, Samples], state: State, context: Context, beyond: float
-) -> tuple[dict[int, float], Tensors]:
-    """From 0 (its digest does not explain the update) to 1, of each client; 0 also where there is no digest. And what
-    is to be remembered."""
+) -> Explained:
+    """What counts of each update: nothing where there is no digest, all of a stand-in, which is made of one."""
     rows = reference(list(digests.values()), context.draw(state.round, "reference rows"))
-    found: dict[int, float] = {}
-    for client, (update, guide) in guides_of(updates, digests, state, context).items():
-        said, meant = (
-            odds(context, {name: state.model[name] + change[name] for name in change}, state.buffers, rows)
-            for change in (update.delta, guide)
-        )
-        found[client] = unexplained(said, meant, rows) / update.steps
-    usual = max(statistics.median(found.values()), 1e-12)
+    guided = [u for u in updates if not u.synthetic and u.client in digests and len(digests[u.client])]
+    sent = stacked(guided)
+    guides = fitted(gradients([digests[u.client] for u in guided], list(guided[0].delta), state, context), sent)
+    found = unexplained(
+        odds(sent, guided[0].delta, rows, state, context) - odds(guides, guided[0].delta, rows, state, context), rows
+    )
+    found /= torch.tensor([update.steps for update in guided])
+    usual = max(statistics.median(found.tolist()), 1e-12)
     sums = state.trust.get("unexplained", torch.zeros(context.clients, dtype=torch.float64)).clone()
-    for client, value in found.items():
-        sums[client] = added(float(sums[client]), value / usual, beyond)
-    counts = {client: max(0.0, 1 - float(sums[client])) for client in found}
-    return {u.client: 1.0 if u.synthetic else counts.get(u.client, 0.0) for u in updates}, {"unexplained": sums}
+    kept = {}
+    for update, guide, value in zip(guided, guides, found.tolist(), strict=True):
+        sums[update.client] = added(float(sums[update.client]), value / usual, beyond)
+        kept[update.client] = cut(update, unflat(guide, update.delta), max(0.0, 1 - float(sums[update.client])))
+    heard = [u if u.synthetic else kept.get(u.client) or shortened(u, 0.0) for u in updates]
+    left = {
+        u.client: 1.0 if one is u else norm_of(one.delta) / max(norm_of(u.delta), 1e-30)
+        for u, one in zip(updates, heard, strict=True)
+    }
+    return Explained(heard, left, {"unexplained": sums})
 
 
-def guides_of(
-    updates: Sequence[Update], digests: Mapping[int, Samples], state: State, context: Context
-) -> dict[int, tuple[Update, Tensors]]:
-    """The update and the guide of each client that is there and left a digest."""
-    model, learning = context.bench.model, context.learning_in(state.round)
-    found = {}
-    fill(model, state.model, state.buffers)
-    for update in updates:
-        own = digests.get(update.client)
-        if update.synthetic or own is None or not len(own):
-            continue
-        whole = replace(learning, batch_size=len(own))
-        gradient = full_gradient(model, own, whole, TaskLoss(context.bench.loss))
-        downhill = {name: gradient[name] * -learning.factor(name) for name in update.delta}
-        found[update.client] = update, fitted(downhill, update.delta)
-    return found
+def cut(update: Update, guide: Tensors, share: float) -> Update:
+    """The guide and this share of the rest: s + share (delta - s).
 
-
-def fitted(way: Tensors, delta: Tensors) -> Tensors:
-    """The way as long as fits delta best; nothing where it leads away from it.
-
-    >>> fitted({"w": torch.tensor([2.0, 0.0])}, {"w": torch.tensor([3.0, 4.0])})["w"].tolist()
-    [3.0, 0.0]
+    >>> update = Update(0, {"w": torch.tensor([3.0, 4.0])}, samples=1, steps=1)
+    >>> cut(update, {"w": torch.tensor([3.0, 0.0])}, 0.25).delta["w"].tolist()
+    [3.0, 1.0]
     """
-    along = sum(float(way[name].flatten() @ delta[name].flatten()) for name in way)
-    square = sum(float(tensor.flatten() @ tensor.flatten()) for tensor in way.values())
-    return {name: max(0.0, along / max(square, 1e-30)) * tensor for name, tensor in way.items()}
+    if share == 1.0:
+        return update
+    return replace(update, delta={name: torch.lerp(guide[name], sent, share) for name, sent in update.delta.items()})
+
+
+def gradients(digests: Sequence[Samples], names: Sequence[str], state: State, context: Context) -> Tensor:
+    """Of the loss on each digest at the model that was sent, with each weight's factor of the learning rate, (n, d)."""
+    model, learning, loss = context.bench.model, context.learning_in(state.round), TaskLoss(context.bench.loss)
+    fill(model, state.model, state.buffers)
+    model.eval()
+    weights = dict(model.named_parameters())
+    found = []
+    for digest in digests:
+        with torch.enable_grad():
+            value = loss(model, *batch_on(model, digest, torch.arange(len(digest))))
+        each = torch.autograd.grad(value, [weights[name] for name in names], materialize_grads=True)
+        found.append(torch.cat([(g * learning.factor(n)).flatten().cpu() for n, g in zip(names, each, strict=True)]))
+    return torch.stack(found)
+
+
+def fitted(uphill: Tensor, sent: Tensor) -> Tensor:
+    """The way downhill, of each row as long as fits what was sent best; nothing where it leads away from it.
+
+    >>> fitted(torch.tensor([[-2.0, 0.0], [2.0, 0.0]]), torch.tensor([[3.0, 4.0], [3.0, 4.0]])).abs().tolist()
+    [[3.0, 0.0], [0.0, 0.0]]
+    """
+    along = (-uphill * sent).sum(1, keepdim=True).clamp_min(0)
+    return -uphill * (along / uphill.square().sum(1, keepdim=True).clamp_min(1e-30))
 
 
 def added(before: float, times: float, beyond: float) -> float:
@@ -109,22 +135,34 @@ def reference(digests: Sequence[Samples], generator: torch.Generator) -> Samples
 
 
 @torch.no_grad()
-def odds(context: Context, weights: Tensors, buffers: Tensors, rows: Samples) -> Tensor:
-    """The log-odds of each class, (rows, classes)."""
+def odds(changes: Tensor, like: Tensors, rows: Samples, state: State, context: Context) -> Tensor:
+    """The log-odds of each class after each change of the model, (n, rows, classes)."""
     model = context.bench.model
-    fill(model, weights, buffers)
     model.eval()
-    chances = outputs(model, *rows.inputs).double().log_softmax(1)
+    found = []
+    for change in changes:
+        shift = unflat(change, like)
+        fill(model, {name: state.model[name] + shift[name] for name in shift}, state.buffers)
+        found.append(outputs(model, *rows.inputs))
+    chances = torch.stack(found).double().log_softmax(2)
     return chances - torch.log1p(-chances.exp().clamp_max(1 - 1e-9))
 
 
-def unexplained(sent: Tensor, guided: Tensor, rows: Samples) -> float:
-    """Of log-odds (rows, classes), the largest mean rise of a class over the rows of other classes.
+def unexplained(more: Tensor, rows: Samples) -> Tensor:
+    """Of log-odds (n, rows, classes) beyond the guides', the largest mean of a class over the rows of others, (n,).
 
     >>> rows = Samples((torch.zeros(2, 1),), torch.tensor([0, 1]))
-    >>> unexplained(torch.tensor([[9.0, 0.5], [2.0, 9.0]]), torch.tensor([[0.0, 1.0], [0.5, 0.0]]), rows)
-    1.5
+    >>> unexplained(torch.tensor([[[9.0, -0.5], [1.5, 9.0]]]), rows).tolist()
+    [1.5]
     """
-    others = rows.labels[:, None] != torch.arange(sent.shape[1])
-    means = ((sent - guided) * others).sum(0) / others.sum(0).clamp_min(1)
-    return float(means.max())
+    others = rows.labels[:, None] != torch.arange(more.shape[2])
+    return ((more * others).sum(1) / others.sum(0).clamp_min(1)).amax(1)
+
+
+def beyond_digest(guided: Explained, called: Called) -> list[str]:
+    """Of whose update only what its digest explains counts, or nothing."""
+    out = [client for client, left in guided.left.items() if not left or guided.memory["unexplained"][client] >= 1]
+    return [
+        f"{called(c)}'s update goes beyond its digest: what that explains counts, {guided.left[c]:.0%} of its length"
+        for c in out
+    ]

@@ -1,5 +1,6 @@
 """The jury: FedTest's idea, that the clients' own data measure quality, made to survive what breaks FedTest.
 
+    0  guides      with exact digests, what goes beyond a member's own in sum is taken off its update (guides.py)
     1  clip        an update longer than c = 4 x the median length is shortened to c, and counts c / length: the louder,
                    the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
@@ -18,8 +19,8 @@
                    among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
                    one that rests on less than one round that tells is so much smaller;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
-    8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i explained_i; the
-                   last is 1, or with exact digests how far the member's own explains its updates (guides.py)
+    8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
+                   is in proportion to a_i and to how much of its length the guides left of update i
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
@@ -59,8 +60,8 @@ from holdfast.trust.backdoor_probe import fit_for_squares
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
-from holdfast.trust.guides import explained
-from holdfast.trust.measures import TestRequest, ask_for_help, help_of, some_of
+from holdfast.trust.guides import Explained, beyond_digest, explained
+from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
     ENOUGH,
@@ -147,23 +148,28 @@ class Jury(Trust):
         state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
         heard, rows, counts = clipped(updates)
         near = near_duplicates(rows, TWIN)
-        guides, excess = self.guided(heard, hearing, state)
-        masses = fair_samples(updates) * counts / near.sum(1) * np.array([guides.get(c, 1.0) for c in clients])
+        guided = self.guided(updates, hearing, state)
+        if guided.left:
+            heard, rows, counts = clipped(guided.updates)
+        left = np.array([guided.left.get(client, 1.0) for client in clients])
+        masses = fair_samples(updates) * counts / near.sum(1) * (left > 0)
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guides))
+        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guided.left))
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
-        memory = blame({**state.trust, **excess}, reports.innocence, clients, forgiven)
+        memory = blame({**state.trust, **guided.memory}, reports.innocence, clients, forgiven)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
         memory = compare_with_others(memory, rows, before, clients, acting, self.slow)
         memory = self.remember(reports.told, clients, testers, memory, reports.by_digests)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
-        called = hearing.context.called
+        called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)
+        told = judgement(heard, (weights * left).tolist(), memory) if guided.left else judged
         return dataclasses.replace(
-            judgement(heard, weights.tolist(), memory),
+            judged,
+            say=told.say,
             scores={client: float(memory["reputation"][client]) for client in clients},
             credibility={witness: float(memory["credibility"][witness]) for witness in sorted(reports.told)},
             suspects=self.suspects(memory, clients) if hearing.context.clients >= ENOUGH else {},
@@ -171,7 +177,7 @@ class Jury(Trust):
             notes=[
                 *reports.notes,
                 *lacking,
-                *beyond_digest(guides, called),
+                *beyond_digest(guided, called),
                 *said_of(near, clients, called),
                 *hardly_believed(reports.told, memory, called),
             ],
@@ -207,16 +213,16 @@ class Jury(Trust):
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
         return testers, found if told is None else dataclasses.replace(found, told=told, by_digests=True)
 
-    def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> tuple[dict[int, float], Tensors]:
-        """Step 8, how far each member's digest explains its updates, and what is remembered; empty where fewer than
-        seven, or than half of those who are there, left exact digests."""
+    def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Explained:
+        """Step 0: what counts of each update; all where fewer than seven, or than half of those who are there, left
+        exact digests."""
         digests = hearing.digests() if self.beyond and self.evidence == "auto" and not hearing.promised else {}
         acting = [update.client for update in updates if not update.synthetic]
         left = [client for client in acting if client in digests and len(digests[client])]
         if len(left) < ENOUGH or 2 * len(left) < len(acting):
-            return {}, {}
-        found, excess = explained(updates, digests, state, hearing.context, self.beyond)
-        return found if any(found.values()) else {}, excess
+            return Explained(updates)
+        found = explained(updates, digests, state, hearing.context, self.beyond)
+        return found if any(found.left.values()) else Explained(updates, memory=found.memory)
 
     def testing(self, round: int) -> Testing:
         return Testing("help", -(-self.most // 4), self.searches(round))
@@ -241,12 +247,12 @@ class Jury(Trust):
         self, clients: Sequence[int], asked: TestRequest, digests: Mapping[int, Samples], context: Context
     ) -> dict[int, dict[int, float]]:
         """Each client's digest is a witness for or against the others; nobody has to be asked."""
-        bench, told = context.bench, {}
-        for holder, samples in sorted(digests.items()):
-            others = [client for client in clients if client != holder]
-            found = help_of(bench.model, some_of(samples, self.most), asked, others)
-            told[holder] = {int(client): value for client, value in found.items()}
-        return told
+        some = {holder: some_of(samples, self.most) for holder, samples in sorted(digests.items())}
+        found = helps_of(context.bench.model, list(some.values()), asked)
+        return {
+            holder: {client: values[client] for client in clients if client != holder}
+            for holder, values in zip(some, found, strict=True)
+        }
 
     def remember(
         self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors, digests: bool = False
@@ -334,13 +340,6 @@ def said_of(near: Flags, clients: Sequence[int], called: Called) -> list[str]:
     groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in near if row.sum() > 1})
     names = [", ".join(called(clients[place]) for place in group) for group in groups]
     return [f"{name} sent nearly the same update and share one vote" for name in names]
-
-
-def beyond_digest(guides: Mapping[int, float], called: Called) -> list[str]:
-    """Whose update counts nothing since its digest does not explain it."""
-    return [
-        f"{called(client)}'s update goes beyond its digest and counts nothing" for client, v in guides.items() if not v
-    ]
 
 
 def hardly_believed(told: Mapping[int, Mapping[int, float]], memory: Tensors, called: Called) -> list[str]:

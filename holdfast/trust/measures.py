@@ -133,25 +133,34 @@ def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Seq
     samples cannot outweigh the rest, as they do in the cross-entropy. Classes that the witness does not hold are left
     out of p: it has no quarrel with a client that learns them.
     """
-    fill(model, asked.model, asked.buffers)
-    found = cosines(score_gradient(model, samples), asked)
-    values = dict(zip(asked.clients, (0.5 + 0.5 * found).clamp(0, 1).tolist(), strict=True))
+    values = helps_of(model, [samples], asked)[0]
     return {str(client): values[client] for client in clients}
+
+
+def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest) -> list[dict[int, float]]:
+    """As help_of, of all updates, for each of several witnesses: the model is filled once."""
+    fill(model, asked.model, asked.buffers)
+    found = (0.5 + 0.5 * all_cosines([score_gradient(model, samples) for samples in witnesses], asked)).clamp(0, 1)
+    return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]
 
 
 def cosines(gradient: Tensors, asked: TestRequest) -> Tensor:
     """The cosine of a gradient with each update that was sent (see ask_for_help); 0 for all if there is no gradient."""
-    length = norm_of(gradient)
-    inner = torch.zeros(len(asked.clients))
+    return all_cosines([gradient], asked)[0]
+
+
+def all_cosines(gradients: Sequence[Tensors], asked: TestRequest) -> Tensor:
+    """As cosines, of several gradients, (gradients, updates)."""
+    lengths = torch.tensor([[norm_of(gradient)] for gradient in gradients])
+    inner = torch.zeros(len(gradients), len(asked.clients))
     for name, stack in asked.units.items():
-        inner += stack.view(len(inner), -1) @ gradient[name].flatten()
-    return inner / length if length > 0 else torch.zeros_like(inner)
+        inner += torch.stack([gradient[name].flatten() for gradient in gradients]) @ stack.flatten(1).T
+    return torch.where(lengths > 0, inner / lengths, 0.0)
 
 
 def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     """The gradient of the class-balanced mean of p(true class) at the model as it is."""
     model.eval()
-    model.zero_grad()
     inputs, labels = samples.batch(torch.arange(len(samples)))
     classes = classes_of(labels).long()
     with torch.enable_grad():
@@ -159,13 +168,10 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
         counts = torch.bincount(classes, minlength=output.shape[1])
         chance = output.masked_fill(counts == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
         weights = 1 / counts[classes].float()
-        ((chance * weights).sum() / weights.sum()).backward()
-    gradient = {
-        name: torch.zeros_like(weight, device="cpu") if weight.grad is None else weight.grad.detach().cpu().clone()
-        for name, weight in model.named_parameters()
-    }
-    model.zero_grad()
-    return gradient
+        score = (chance * weights).sum() / weights.sum()
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(score, parameters, materialize_grads=True)
+    return {name: gradient.cpu() for name, gradient in zip(names, found, strict=True)}
 
 
 MEASURES = {"accuracy": accuracies, "help": help_of}

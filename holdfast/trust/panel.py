@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.context import Context
 from holdfast.core.failures import Refusal
@@ -59,7 +59,6 @@ class PanelReply:
     scores: dict[str, dict[str, float]] | None = None
 
 
-@torch.inference_mode()
 def class_scores(
     model: nn.Module, samples: Samples, asked: PanelRequest, known: Collection[str] = ()
 ) -> dict[str, dict[str, float]]:
@@ -71,19 +70,43 @@ def class_scores(
     is of itself: an update that only makes weights larger raises p as it is, and accuracy not at all. Those whose
     scores are known are left out.
     """
-    inputs, labels = batch_on(model, samples, torch.arange(len(samples)))
-    classes = classes_of(labels).long()
-    held = classes.unique().tolist()
-    found = {}
+    return all_class_scores(model, {0: samples}, asked, known)[0]
+
+
+@torch.inference_mode()
+def all_class_scores(
+    model: nn.Module, held: Mapping[int, Samples], asked: PanelRequest, known: Collection[str] = ()
+) -> dict[int, dict[str, dict[str, float]]]:
+    """As class_scores, of several holders' samples, each at its own scale: one pass of each model."""
+    parts = [batch_on(model, samples, torch.arange(len(samples))) for samples in held.values()]
+    inputs = tuple(torch.cat(tensors) for tensors in zip(*(inputs for inputs, _ in parts), strict=True))
+    classes = torch.cat([classes_of(labels).long() for _, labels in parts]).cpu()
+    owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(one) for one in held.values()]))
+    found: dict[int, dict[str, dict[str, float]]] = {holder: {} for holder in held}
     for name in [name for name in asked.names if name not in known]:
         fill(model, unpack(asked.models, name), unpack(asked.buffers, name))
         model.eval()
         output = outputs(model, *inputs)
         centred = output - output.mean(1, keepdim=True)
-        scaled = SHARP * centred / centred.square().mean().sqrt().clamp_min(1e-30)
-        chance = scaled.softmax(1).gather(1, classes[:, None]).squeeze(1)
-        found[name] = {str(c): float(chance[classes == c].mean().nan_to_num(0.0)) for c in held}
+        scale = mean_by(owner, centred.square().mean(1)).sqrt().clamp_min(1e-30)
+        chance = (SHARP * centred / scale[owner, None]).softmax(1).gather(1, classes[:, None]).squeeze(1)
+        pairs, place = torch.unique(owner * output.shape[1] + classes, return_inverse=True)
+        means = mean_by(place, chance.nan_to_num(0.0))
+        holders = list(held)
+        for pair, value in zip(pairs.tolist(), means.tolist(), strict=True):
+            own, c = divmod(pair, output.shape[1])
+            found[holders[own]].setdefault(name, {})[str(c)] = value
     return found
+
+
+def mean_by(group: Tensor, values: Tensor) -> Tensor:
+    """The mean of the values of each group, which are numbered from 0.
+
+    >>> mean_by(torch.tensor([0, 1, 1]), torch.tensor([5.0, 1.0, 2.0]))
+    tensor([5.0000, 1.5000])
+    """
+    counts = torch.bincount(group)
+    return torch.zeros(len(counts), dtype=values.dtype).index_add_(0, group, values) / counts.clamp_min(1)
 
 
 class Panel(Job[Tester, PanelRequest, PanelReply]):

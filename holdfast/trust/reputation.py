@@ -174,9 +174,11 @@ def compare_with_others(
 ) -> Tensors:
     """Step 9: how each update lies to the weighted sum of all others', which no witness has a say in; of those who act
     themselves, by their places."""
-    rows, shares = rows.double(), torch.from_numpy(weights)[:, None]
-    others = shares.T @ rows - shares * rows
-    cosines = torch.nn.functional.cosine_similarity(rows, others, dim=1)
+    rows, shares = rows.double(), torch.from_numpy(weights)
+    total, squares = shares @ rows, rows.square().sum(1)
+    along = rows @ total  # <row_i, total - share_i row_i> and |total - share_i row_i|, without a matrix of the latter
+    others = (total @ total - 2 * shares * along + shares.square() * squares).clamp_min(0)
+    cosines = (along - shares * squares) / (squares * others).sqrt().clamp_min(1e-16)
     opposed, who = memory["opposed"].clone(), [clients[place] for place in acting]
     opposed[who] += slow * (cosines[list(acting)] - opposed[who])
     return {**memory, "opposed": opposed}

@@ -38,7 +38,7 @@ from holdfast.data.task import Samples
 from holdfast.learning.device import batch_on, outputs
 from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of
+from holdfast.trust.measures import classes_of, gradients_over
 from holdfast.trust.robust.merging import shortened, stacked
 
 ROWS = 128  # on which updates and guides are compared
@@ -102,7 +102,7 @@ def gradients(digests: Sequence[Samples], names: Sequence[str], state: State, co
     for digest in digests:
         with torch.enable_grad():
             value = loss(model, *batch_on(model, digest, torch.arange(len(digest))))
-        each = torch.autograd.grad(value, [weights[name] for name in names], materialize_grads=True)
+        each = gradients_over([weights[name] for name in names], value)
         found.append(torch.cat([(g * learning.factor(n)).flatten().cpu() for n, g in zip(names, each, strict=True)]))
     return torch.stack(found)
 

@@ -170,8 +170,18 @@ def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
         weights = 1 / counts[classes].float()
         score = (chance * weights).sum() / weights.sum()
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(score, parameters, materialize_grads=True)
-    return {name: gradient.cpu() for name, gradient in zip(names, found, strict=True)}
+    return {name: gradient.cpu() for name, gradient in zip(names, gradients_over(parameters, score), strict=True)}
+
+
+def gradients_over(weights: Sequence[Tensor], value: Tensor) -> list[Tensor]:
+    """The gradient of a value over each of these; zeros for weights that do not learn, as of a scaling or a backbone.
+
+    >>> learns, stays = torch.ones(1, requires_grad=True), torch.ones(1)
+    >>> gradients_over([stays, learns], (3 * stays * learns).sum())
+    [tensor([0.]), tensor([3.])]
+    """
+    found = iter(torch.autograd.grad(value, [w for w in weights if w.requires_grad], materialize_grads=True))
+    return [next(found) if weight.requires_grad else torch.zeros_like(weight) for weight in weights]
 
 
 MEASURES = {"accuracy": accuracies, "help": help_of}

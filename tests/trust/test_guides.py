@@ -118,3 +118,13 @@ def test_guides_can_be_left_out() -> None:
         Jury(beyond=-1)
     history = holdfast.run(Experiment(**{**SETTINGS, "rounds": 2, "trust": "jury:beyond=0"}))
     assert not any("beyond its digest" in note for record in history.records for note in record.notes)
+
+
+@pytest.mark.parametrize("absence", ["none", "feddig"])
+def test_weights_that_do_not_learn_are_no_obstacle_to_witnesses_and_guides(absence: str) -> None:
+    """The scaling of a table is in the model and stands still: it has no gradient, and the others' count."""
+    settings = {"task": "heart", "clients": 8, "partition": "dirichlet:1.0", "scaling": "federated", "rounds": 2}
+    history = holdfast.run(Experiment(**settings, absence=absence, trust="jury", workers=0))
+    notes = [note for record in history.records for note in record.notes]
+    assert not [note for note in notes if "quorum" in note or "ignored" in note]
+    assert all(len(record.credibility) == 8 for record in history.records)

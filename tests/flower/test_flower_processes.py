@@ -15,6 +15,7 @@ import torch
 from engine_helpers import GENEROUS, marked, read, same_bits, wait_until
 from flower_helpers import Gate
 
+from holdfast.core import types
 from holdfast.core.config import Choice
 from holdfast.core.failures import SENTENCES
 from holdfast.digests.origin import make_key
@@ -42,6 +43,14 @@ from pathlib import Path
 from flower_helpers import nosy
 
 app = nosy(Path(__file__).parent / "experiment.toml")
+"""
+LARGE_MODERATOR = """
+from pathlib import Path
+from holdfast.core import types
+from holdfast.flower import server_app
+
+types.LARGE = 1
+app = server_app(Path(__file__).parent / "experiment.toml")
 """
 
 
@@ -136,6 +145,18 @@ def test_a_real_federation_gives_the_bits_of_the_embedded_engine(here: Local, tm
     assert history.accuracy == reference.accuracy
     assert not list((tmp_path / "run").glob("clients"))  # memories stay at the sites
     assert list((here.folder / "sites" / "site-1").glob("*/clients/0001/*.safetensors"))
+
+
+def test_updates_of_a_large_model_are_summed_up_one_by_one(
+    here: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = experiment(rounds=2, evaluate_every=2)
+    app = write_app(tmp_path / "large", wanted)
+    (app / "app_large" / "server_app.py").write_text(LARGE_MODERATOR)
+    here.begin(app, **{"out": str(tmp_path / "run"), **PATIENT})
+    finish(here, tmp_path / "run")
+    monkeypatch.setattr(types, "LARGE", 1)
+    assert same_bits(resume(tmp_path / "run"), run(wanted))
 
 
 def test_a_secure_sum_of_updates_outlives_a_member_that_is_killed(here: Local, tmp_path: Path) -> None:

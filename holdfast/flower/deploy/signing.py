@@ -8,7 +8,7 @@ sums the same keys sign what members send each other (secure_sum/).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from holdfast.client.secure_sum import JOIN, LETTER
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures import Refusal
 from holdfast.core.tensors import bytes_of
-from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, pack, unpack
+from holdfast.core.types import Absent, Around, Federation, Late, Message, Reply, Tensors, one_by_one, pack, unpack
 from holdfast.digests.compact import sha256_of
 from holdfast.digests.origin import known_keys, load_key, verified
 from holdfast.flower.engine.codec import as_sent
@@ -97,9 +97,14 @@ class SignedFederation(Around):
             raise HoldfastError(f"members: there is no {lacking[0]}.pub; ask each site for its public key.")
 
     def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
-        answers = self._federation.ask(messages)
+        return list(self._check(messages, self._federation.ask(messages)))
+
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        return self._check(messages, one_by_one(self._federation, messages))
+
+    def _check(self, messages: Sequence[Message], answers: Iterable[Reply | Absent]) -> Iterator[Reply | Absent]:
         bases: dict[int, str] = {}  # clients are sent the same tensors, whose hash is worked out once
-        return [self._checked(message, answer, bases) for message, answer in zip(messages, answers, strict=True)]
+        return (self._checked(message, answer, bases) for message, answer in zip(messages, answers, strict=True))
 
     def _checked(self, message: Message, answer: Reply | Absent, bases: dict[int, str]) -> Reply | Absent:
         if isinstance(answer, Late):

@@ -31,3 +31,16 @@ class Exchange:
     seconds: dict[int, float] = field(default_factory=dict)  # of the replies
     bytes_down: int = 0
     bytes_up: int = 0
+
+    def line(self, message: Message, passed: float) -> dict[str, object]:
+        """What is written down of it: one of its messages says which question it was, `passed` how long it took."""
+        return {
+            "round": message.round + 1,
+            "job": message.job,
+            "seconds": passed,
+            "answered_after": self.seconds,
+            "working": {c: answer.seconds for c, answer in self.answers.items() if isinstance(answer, Reply)},
+            "absent": {c: answer.reason for c, answer in self.answers.items() if isinstance(answer, Absent)},
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+        }

@@ -25,7 +25,9 @@ from holdfast.flower.engine.codec import Blobs, Letter, decode, encode, wire_siz
 from holdfast.flower.engine.deadline import Deadline, median_of
 from holdfast.flower.engine.exchange import Exchange, Wire
 from holdfast.flower.engine.heads import HEADS, Heads
+from holdfast.flower.engine.puller import Puller
 from holdfast.flower.engine.sites import Sites
+from holdfast.flower.engine.spool import Spool
 from holdfast.flower.engine.waits import MOST, pace
 from holdfast.runs.presence import PRESENCE, Presence
 
@@ -50,7 +52,7 @@ class GridFederation:
         deadline: Deadline | None = None,
         wire: Wire | None = None,
         journal: Path | None = None,
-        pull: Callable[[Sequence[str]], Iterable[Packet]] | None = None,
+        puller: Puller | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         patience: float = 0.0,
@@ -63,7 +65,8 @@ class GridFederation:
         self._journal = journal
         self._heads = Heads(journal and journal.with_name(HEADS))
         self._presence = Presence(journal and journal.with_name(PRESENCE))
-        self._take = pull or grid.pull_messages
+        self._puller = puller
+        self._spool: Spool | None = None  # where replies are kept that come one by one
         self._patience = patience  # seconds that the run may still wait for sites' approval
         self._clock, self._sleep = clock, sleep
         self._mail: dict[str, Packet] = {}  # replies that have arrived, by the message they answer
@@ -116,6 +119,14 @@ class GridFederation:
             answers |= zip([m.client for m in waiting], self._ask(waiting), strict=True)
         return [answers[message.client] for message in messages]
 
+    def each(self, messages: Sequence[Message]) -> Iterator[Reply | Absent]:
+        """As `ask`; a reply's tensors come into memory when it is their turn."""
+        self._spool = Spool(self._journal and self._journal.parent)
+        try:
+            yield from self._spool.each(self.ask(messages))
+        finally:
+            self._spool = None
+
     def _ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
         if not messages:
             return []
@@ -127,6 +138,7 @@ class GridFederation:
             self._hear()
             self._send(exchange)
             self._receive(exchange)
+            exchange.start += self._puller.turn.queued() if self._puller else 0.0  # nobody is late for that
             passed = self._clock() - exchange.start
             asked = len(messages) - len(exchange.waiting)
             limit = self._deadline.seconds(asked, list(exchange.seconds.values()), self._medians.get(job))
@@ -270,20 +282,25 @@ class GridFederation:
 
     def _receive(self, exchange: Exchange) -> None:
         for packet in self._pull(list(exchange.sent)):
-            message = exchange.sent.pop(packet.metadata.reply_to_message_id)
-            if packet.has_error() and packet.error.code == GONE:
-                exchange.waiting[message.client] = message
-                exchange.lost.add(message.client)
-                continue
-            if packet.has_content():
-                exchange.bytes_up += wire_size(packet.content)
-            answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
-            if isinstance(answer, Reply):
-                self._heads.saw(message.client, packet)
-                now = self._clock()
-                exchange.seconds[message.client] = now - exchange.start
-                answer = replace(answer, took=now - exchange.pushed[message.client])
-            exchange.answers[message.client] = answer
+            self._read(packet, exchange)
+            del packet  # before the next large one is taken
+
+    def _read(self, packet: Packet, exchange: Exchange) -> None:
+        message = exchange.sent.pop(packet.metadata.reply_to_message_id)
+        if packet.has_error() and packet.error.code == GONE:
+            exchange.waiting[message.client] = message
+            exchange.lost.add(message.client)
+            return
+        if packet.has_content():
+            exchange.bytes_up += wire_size(packet.content)
+        answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
+        if isinstance(answer, Reply):
+            self._heads.saw(message.client, packet)
+            now = self._clock()
+            exchange.seconds[message.client] = now - exchange.start
+            answer = replace(answer, took=now - exchange.pushed[message.client])
+            answer = self._spool.put(answer) if self._spool else answer
+        exchange.answers[message.client] = answer
 
     def _close(self, exchange: Exchange, passed: float) -> None:
         """Whoever has not answered is absent, with the reason."""
@@ -307,19 +324,7 @@ class GridFederation:
     def _write_down(self, exchange: Exchange, message: Message, passed: float) -> None:
         if self._journal is None:
             return
-        absent = {c: answer.reason for c, answer in exchange.answers.items() if isinstance(answer, Absent)}
-        working = {c: answer.seconds for c, answer in exchange.answers.items() if isinstance(answer, Reply)}
-        line = {
-            "round": message.round + 1,
-            "job": message.job,
-            "seconds": passed,
-            "answered_after": exchange.seconds,
-            "working": working,
-            "absent": absent,
-            "bytes_down": exchange.bytes_down,
-            "bytes_up": exchange.bytes_up,
-        }
-        append_line(self._journal, line)
+        append_line(self._journal, exchange.line(message, passed))
 
     def _packet(self, records: object, node: int, kind: str, group: str = "") -> Packet:
         return Packet(records, dst_node_id=node, message_type=kind, ttl=FORGET, group_id=group)  # type: ignore[call-overload, no-any-return]
@@ -335,3 +340,10 @@ class GridFederation:
         for number in numbers:
             if number in self._mail:
                 yield self._mail.pop(number)
+                if self._puller:
+                    self._puller.turn.give_back(number)
+
+    def _take(self, numbers: Sequence[str]) -> Iterable[Packet]:
+        if self._puller is None:
+            return self._grid.pull_messages(numbers)
+        return self._puller.pull(numbers, in_turn=self._spool is not None)

@@ -127,11 +127,11 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
         if plan.method.compress.keeps and settings["half"] != "none":
             raise HoldfastError("half: with compress updates are sent in fewer bytes already; leave out one of them.")
         half_up, half_down = HALF[settings["half"]]
-        pull = None
+        puller = None
         if not isinstance(grid, InProcessGrid):
             if fast := faster():
                 fast.shorten_grid()
-            pull = Puller(grid).pull
+            puller = Puller(grid)
         federation = GridFederation(
             grid,
             Sites(names, folder and folder / "sites.json"),
@@ -145,7 +145,7 @@ def engine_over(grid: Grid, settings: Mapping[str, Any]) -> Engine:
             ),
             Wire(half_up, half_down, settings["max-bytes"]),
             folder and folder / EXCHANGES,
-            pull,
+            puller,
             patience=settings["approval"],
             takes_late=plan.method.late.takes,
         )

@@ -84,12 +84,15 @@ def same(one: tuple[dict[str, torch.Tensor], ...], other: tuple[dict[str, torch.
         {"trust": "fedtest"},
         {"trust": "jury:patches=1", "model": CNN},
         {"trust": "fltrust", "attack": "signflip", "attackers": 1, "clients": 4},
+        {"trust": "jury", "clients": 4},
         {"protect": "dp-sgd", "model": "linear", "epochs": 2},
+        {"algorithm": "mime", "model": CNN},
+        {"algorithm": "lac", "optimizer": "adam", "accumulate": 2},
     ],
-    ids=["scaffold", "feddyn-adam", "feddig", "fedtest", "jury", "fltrust", "dp-sgd"],
+    ids=["scaffold", "feddyn-adam", "feddig", "fedtest", "jury", "fltrust", "panel", "dp-sgd", "mime", "lac"],
 )  # fmt: skip
 def test_a_run_on_another_device_mixes_no_tensors_and_leaves_float32_in_main_memory(
-    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     known_noise(monkeypatch)
     expected = final(**keys)
@@ -98,6 +101,7 @@ def test_a_run_on_another_device_mixes_no_tensors_and_leaves_float32_in_main_mem
         monkeypatch.setattr(f"{module}.ThreadPoolExecutor", AtOnce)
     with Device():
         found = final(**keys)
+    assert "failed in job" not in caplog.text  # nor did a question beside training that is done without
     assert all(
         type(tensor) is torch.Tensor and tensor.device.type == "cpu" for part in found for tensor in part.values()
     )

@@ -1,12 +1,13 @@
 """A round of the same work beside the peers: seconds of processor time and by the clock, in turns.
 
-    python benchmarks/peers.py [flower fluke fedlab pfl fedjax] [--turns 5] [--clients 20] [--images 1200] [--threads 2]
-                               [--save]
+    python benchmarks/peers.py [flower fluke fedlab pfl fedjax] [--work vectors] [--turns 5] [--clients 20]
+                               [--images 1200] [--threads 2] [--save]
 
 Each peer has an environment of its own under build/peers, which takes torch from this one, and an adapter in
 benchmarks/beside. All train the same network (conv 32, conv 64, fc 128) on pictures of the same shape, one epoch of SGD
-with momentum in batches of 64. The first turn of each warms up. What was found is kept in build/peers/results.json, and
-a peer that is in it is not measured again; --again forgets it. On a busy machine only processor time says something:
+with momentum in batches of 64; or, with --work vectors, many small clients 784-64-10 on 60 samples each, in two batches
+of 30. The first turn of each warms up. What was found is kept in build/peers/WORK.json, and a
+peer that is in it is not measured again; --again forgets it. On a busy machine only processor time says something:
 it shows what the work costs, not that a peer in a single process leaves the other cores idle.
 """
 
@@ -53,6 +54,7 @@ NEEDS = {  # without their dependencies: those that a round needs are named here
     ],
 }
 OURS = {"float32": ("float32", "auto"), "bfloat16": ("bfloat16", "auto"), "float32, plain layout": ("float32", "plain")}
+USUAL = {"pictures": (20, 1200), "vectors": (1000, 60)}  # clients, and the samples of each
 NAMES = {"flower": "Flower 1.41, simulation", "fluke": "fluke 0.8.1", "fedlab": "FedLab 1.3.0", "pfl": "pfl 0.6.0",
          "fedjax": "FedJAX 0.0.17"}  # fmt: skip
 AIMS = {"flower": (0.68, 0.40), "fluke": (0.50, 0.30), "fedlab": (0.50, 0.30), "pfl": (0.37, 0.22)}
@@ -62,7 +64,7 @@ Taken = list[tuple[float, float]]  # of each turn: processor seconds, and by the
 class Player:
     """An adapter at work, which plays a round when it is told to."""
 
-    def __init__(self, python: Path, name: str, threads: int, work: tuple[int, ...], *arguments: str) -> None:
+    def __init__(self, python: Path, name: str, threads: int, work: tuple[object, ...], *arguments: str) -> None:
         words = [str(python), str(BESIDE / f"with_{name}.py"), *arguments]
         paths = [str(BESIDE), str(BESIDE.parent.parent)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
@@ -106,11 +108,16 @@ def python_of(peer: str) -> Path:
     return python
 
 
+def ours(work: str) -> dict[str, tuple[str, str]]:
+    """How Holdfast plays it; layouts and bfloat16 are nothing to so small a network."""
+    return OURS if work == "pictures" else {"float32": OURS["float32"]}
+
+
 def beside(peer: str, chosen: argparse.Namespace) -> dict[str, Taken]:
     """The turns of a peer and of ours, one after the other."""
-    work = (chosen.turns + 1, chosen.clients, chosen.images)
+    work = (chosen.turns + 1, chosen.clients, chosen.images, chosen.work)
     players = {peer: Player(python_of(peer), peer, chosen.threads, work)}
-    for name, words in OURS.items():
+    for name, words in ours(chosen.work).items():
         players[name] = Player(Path(sys.executable), "holdfast", 1, work, *words)
     try:
         turns = [{name: player.play() for name, player in players.items()} for _ in range(chosen.turns + 1)][1:]
@@ -126,13 +133,14 @@ def ratios(ours: Taken, theirs: Taken, which: int) -> str:
     return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
-def cells_of(peer: str, found: dict[str, Taken]) -> dict[tuple[str, str], str]:
+def cells_of(peer: str, found: dict[str, Taken], work: str) -> dict[tuple[str, str], str]:
     """A peer's row of the table."""
     theirs, row = found[peer], NAMES[peer]
     cells = {(row, "seconds a round"): f"{statistics.median(clock for _, clock in theirs):.2f}"}
-    for name in OURS:
+    for name in ours(work):
         cells[row, name] = ratios(found[name], theirs, 1)
-    cells[row, "aims, float32 and bfloat16"] = " and ".join(f"{aim:.2f}" for aim in AIMS.get(peer, ()))
+    if work == "pictures":
+        cells[row, "aims, float32 and bfloat16"] = " and ".join(f"{aim:.2f}" for aim in AIMS.get(peer, ()))
     cells[row, "processor time, float32"] = ratios(found["float32"], theirs, 0)
     return cells
 
@@ -141,16 +149,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", nargs="*", choices=[*NEEDS, []], default=[])
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--images", type=int, default=1200, help="of each client")
+    parser.add_argument("--work", choices=list(USUAL), default="pictures")
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--images", type=int, help="or vectors, of each client")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of a peer in a single process")
-    parser.add_argument("--save", action="store_true", help="as docs/results/peers.json")
+    parser.add_argument("--save", action="store_true", help="as docs/results/peers.json or peers-vectors.json")
     parser.add_argument("--again", action="store_true", help="measure also what is known")
     chosen = parser.parse_args()
+    clients, images = USUAL[chosen.work]
+    chosen.clients, chosen.images = chosen.clients or clients, chosen.images or images
     BUILD.mkdir(parents=True, exist_ok=True)
-    kept = BUILD / "results.json"
+    kept = BUILD / f"{chosen.work}.json"
     known: dict[str, dict[str, Taken]] = json.loads(kept.read_text()) if kept.exists() and not chosen.again else {}
-    print(f"{chosen.clients} clients of {chosen.images} pictures, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{chosen.clients} clients of {chosen.images} {chosen.work}, load {os.getloadavg()[0]:.1f}", flush=True)
     for peer in chosen.peers or NEEDS:
         try:
             known[peer] = known.get(peer) or beside(peer, chosen)
@@ -158,11 +169,16 @@ def main() -> None:
             print(f"{peer}: not measured, {error}", flush=True)
             continue
         kept.write_text(json.dumps(known))
-        for (row, column), value in cells_of(peer, known[peer]).items():
+        for (row, column), value in cells_of(peer, known[peer], chosen.work).items():
             print(f"{row}: {column} {value}", flush=True)
     if chosen.save:
-        cells = {cell: value for peer in NAMES if peer in known for cell, value in cells_of(peer, known[peer]).items()}
-        path = save("peers", cells, (), corner="peer")
+        cells = {
+            cell: value
+            for peer in NAMES
+            if peer in known
+            for cell, value in cells_of(peer, known[peer], chosen.work).items()
+        }
+        path = save("peers" if chosen.work == "pictures" else "peers-vectors", cells, (), corner="peer")
         print(table(json.loads(path.read_text()), f"results/{path.name}"))
 
 

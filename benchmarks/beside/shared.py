@@ -1,7 +1,7 @@
 """What each adapter of benchmarks/peers.py shares: the same data, network and settings, and whose turn it is.
 
-An adapter, `with_NAME.py`, reads its work from the environment: BESIDE = "turns clients images". It plays one round for
-each line on its standard input and answers with a line `TURN processor-seconds clock-seconds`.
+An adapter, `with_NAME.py`, reads its work from the environment: BESIDE = "turns clients samples kind". It plays one
+round for each line on its standard input and answers with a line `TURN processor-seconds clock-seconds`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-BATCH, LR, MOMENTUM = 64, 0.01, 0.9
-TURNS, CLIENTS, IMAGES = map(int, os.environ.get("BESIDE", "3 4 600").split())  # processes of a peer's inherit it
+*numbers, WORK = os.environ.get("BESIDE", "3 4 600 pictures").split()  # processes of a peer's inherit it
+TURNS, CLIENTS, IMAGES = map(int, numbers)
+BATCH, LR, MOMENTUM = 64 if WORK == "pictures" else 30, 0.01, 0.9
+SHAPE = (1, 28, 28) if WORK == "pictures" else (784,)
 
 
-class OwnNet(nn.Module):
+class ForPictures(nn.Module):
     """A network as users bring it."""
 
     def __init__(self) -> None:
@@ -37,10 +39,25 @@ class OwnNet(nn.Module):
         return output
 
 
+class ForVectors(nn.Module):
+    """784-64-10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(784, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.fc2(torch.relu(self.fc1(x)))
+        return output
+
+
+OwnNet = ForPictures if WORK == "pictures" else ForVectors
+
+
 def images(client: int) -> tuple[Tensor, Tensor]:
-    """A client's pictures and labels; speed does not depend on what is in them."""
+    """A client's samples and labels; speed does not depend on what is in them."""
     generator = torch.Generator().manual_seed(client)
-    return torch.rand(IMAGES, 1, 28, 28, generator=generator), torch.arange(IMAGES) % 10
+    return torch.rand(IMAGES, *SHAPE, generator=generator), torch.arange(IMAGES) % 10
 
 
 class Turns:

@@ -10,12 +10,14 @@ for name in ("tree_map", "tree_leaves", "tree_multimap"):  # FedJAX 0.0.17 calls
 import fedjax  # noqa: E402
 import haiku as hk  # noqa: E402
 from fedjax.algorithms import fed_avg  # noqa: E402
-from shared import BATCH, CLIENTS, LR, MOMENTUM, TURNS, Turns, images  # noqa: E402
+from shared import BATCH, CLIENTS, LR, MOMENTUM, TURNS, WORK, Turns, images  # noqa: E402
 
 
 def network(batch: dict[str, jax.Array]) -> jax.Array:
     """The same network, channels last as XLA has them."""
     x = batch["x"]
+    if WORK == "vectors":
+        return hk.Linear(10)(jax.nn.relu(hk.Linear(64)(x)))
     for channels in (32, 64):
         x = jax.nn.relu(hk.Conv2D(channels, 3, padding="VALID")(x))
         x = hk.max_pool(x, (2, 2, 1), (2, 2, 1), "VALID")
@@ -24,8 +26,9 @@ def network(batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def dataset(client: int) -> fedjax.ClientDataset:
-    pictures, labels = images(client)
-    return fedjax.ClientDataset({"x": pictures.permute(0, 2, 3, 1).numpy(), "y": labels.numpy().astype("int32")})
+    x, labels = images(client)
+    x = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
+    return fedjax.ClientDataset({"x": x.numpy(), "y": labels.numpy().astype("int32")})
 
 
 def main() -> None:

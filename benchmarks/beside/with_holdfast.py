@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 import torch
-from shared import BATCH, CLIENTS, IMAGES, LR, MOMENTUM, TURNS, Turns
+from shared import BATCH, CLIENTS, IMAGES, LR, MOMENTUM, SHAPE, TURNS, Turns
 
 from holdfast.data.task import Samples, Task
 from holdfast.play import federation_of, one_thread
@@ -16,9 +16,9 @@ from holdfast.runs.experiment import from_table
 
 
 def pictures() -> Task:
-    """As many training pictures for each client as the peers have, after a fifth is held out."""
+    """As many training samples for each client as the peers have, after a fifth is held out."""
     count = CLIENTS * IMAGES * 5 // 4
-    train = Samples((torch.rand(count, 1, 28, 28),), torch.arange(count) % 10)
+    train = Samples((torch.rand(count, *SHAPE),), torch.arange(count) % 10)
     return Task("pictures", train, train.take(torch.arange(10)), tuple("0123456789"))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
 from holdfast.engines.arena import DTYPES
+from holdfast.flower.engine import codec
 from holdfast.flower.engine.codec import Blobs, Letter, decode, encode, wire_size
 
 LETTER = Letter(1, 2, "train", {"model/w": torch.tensor([[1.0, -2.0]]), "server/c": torch.tensor(3)}, {"lr": 0.1})
@@ -142,3 +143,17 @@ def test_a_model_for_many_is_encoded_once() -> None:
     assert [decode(records).client for records in sent] == [0, 1, 2]
     assert torch.equal(decode(sent[1]).tensors["model/w"], model["model/w"])
     assert torch.equal(decode(sent[2]).tensors["model/w"], other["model/w"])
+
+
+def test_a_large_group_travels_in_pieces_and_one_that_lacks_a_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "PIECE", 10)
+    tensors = {"delta/w": torch.arange(7.0) + 0.1, "delta/none": torch.empty(0), "model/b": torch.ones(2)}
+    records = encode(Letter(0, 0, "train", tensors))
+    arrays = records.array_records["tensors"]
+    assert list(arrays) == ["delta", "delta/1", "delta/2", "model"]
+    read = decode(records).tensors
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in read.items())
+    for lost in ("delta", "delta/1"):
+        less = {name: array for name, array in arrays.items() if name != lost}
+        with pytest.raises(HoldfastError, match="its layout names the groups"):
+            decode(RecordDict({"tensors": ArrayRecord(less), "words": records["words"]}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -49,10 +50,12 @@ def reply(client: int, *values: float) -> Reply:
 def test_replies_come_back_whole_and_in_order_and_their_files_are_gone(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
-    kept = [spool.put(reply(client, 1.5, -2.0, client)) for client in (2, 0)]
-    assert [answer.tensors for answer in kept] == [{}, {}]
+    kept: dict[int, Reply | Absent] = {0: reply(0, 1.5, -2.0, 0), 1: Absent(1, "is away"), 2: reply(2, 1.5, -2.0, 2)}
+    for client in (2, 0, 1):
+        spool.put(kept, client)
+    assert not any(answer.tensors for answer in kept.values() if isinstance(answer, Reply))
     assert not list(tmp_path.iterdir())  # they have no names
-    answers = list(spool.each([kept[1], Absent(1, "is away"), kept[0]]))
+    answers = list(spool.each(list(kept.values())))
     assert answers[1] == Absent(1, "is away")
     for answer, client in ((answers[0], 0), (answers[2], 2)):
         assert isinstance(answer, Reply)
@@ -66,12 +69,12 @@ def test_replies_come_back_whole_and_in_order_and_their_files_are_gone(tmp_path:
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(HoldfastError, match="cannot be kept on disk until its turn"):
-        Spool(tmp_path).put(reply(0, 1.0))
+        Spool(tmp_path).put({0: reply(0, 1.0)}, 0)
 
 
 @pytest.mark.usefixtures("large")
@@ -90,9 +93,9 @@ def test_answers_in_any_order_give_the_embedded_bits_and_one_is_in_memory(
     kept: list[int] = []
     put = Spool.put
 
-    def noting(self: Spool, answer: Reply) -> Reply:
-        kept.append(answer.client)
-        return put(self, answer)
+    def noting(self: Spool, answers: dict[int, Reply | Absent], client: int) -> None:
+        kept.append(client)
+        put(self, answers, client)
 
     monkeypatch.setattr(Spool, "put", noting)
     grid = Backwards(client_app(wanted), nodes(tmp_path, wanted.clients))

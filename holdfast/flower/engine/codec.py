@@ -1,18 +1,22 @@
 """Messages and replies as Flower's records: raw bytes and JSON in a fixed schema, never pickle.
 
 A record of arrays holds one blob for each group of tensors (``model``, ``delta``): the group's tensors one after the
-other. Flower stores and sends a blob by its hash, so the model that goes to every site is uploaded once. A record of
-words holds the rest: what each blob is made of, client, round, job, and the scalars as JSON.
+other. Flower stores and sends a blob by its hash, so the model that goes to every site is uploaded once. A large one is
+cut into pieces (``delta``, ``delta/1``, ...), since Flower takes three times an array's size to put it together. A
+record of words holds the rest: what each blob is made of, client, round, job, and the scalars as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -29,7 +33,9 @@ WORDS_BOUND = 1 << 22  # bytes of a message's JSON
 AXES = 16  # of a tensor, at most: with many more, torch fails
 COMPACT = {"delta"}  # what travels in the smallest form that loses nothing
 HALVES = {"model", "server", "delta", "extra"}  # what may travel as float16: weights and changes of weights
-Blobs = dict[tuple[object, ...], tuple[list[list[Any]], Array]]  # a group and its tensors' ids -> its layout and blob
+Bytes = npt.NDArray[np.uint8]
+PIECE = 1 << 24  # bytes of one array, at most
+Blobs = dict[tuple[object, ...], tuple[list[list[Any]], list[Array]]]  # a group, its tensors' ids -> its layout, blob
 KINDS: dict[str, type] = {
     "schema": int,
     "client": int,
@@ -85,12 +91,14 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND, known: Bl
     for name, tensor in letter.tensors.items():
         groups.setdefault(name.partition("/")[0], {})[name] = tensor
     known = {} if known is None else known
-    arrays, layout = {}, {}
+    arrays: dict[str, Array] = {}
+    layout = {}
     for group, tensors in groups.items():
         key = (group, *map(id, tensors.values()))
         if key not in known:
             known[key] = encode_group(group, tensors, halve)
-        layout[group], arrays[group] = known[key]
+        layout[group], blob = known[key]
+        arrays |= zip(piece_names(group, len(blob)), blob, strict=True)
     words: dict[str, Any] = {
         "schema": SCHEMA,
         "client": letter.client,
@@ -107,8 +115,17 @@ def encode(letter: Letter, *, halve: bool = False, bound: int = BOUND, known: Bl
     return RecordDict({"tensors": ArrayRecord(arrays), "words": ConfigRecord(words)})
 
 
-def encode_group(group: str, tensors: Tensors, halve: bool) -> tuple[list[list[Any]], Array]:
-    """What a group is made of, and its blob."""
+def piece_names(group: str, count: int) -> list[str]:
+    """How the pieces of a group's blob are called.
+
+    >>> piece_names("delta", 3)
+    ['delta', 'delta/1', 'delta/2']
+    """
+    return [group, *(f"{group}/{number}" for number in range(1, count))]
+
+
+def encode_group(group: str, tensors: Tensors, halve: bool) -> tuple[list[list[Any]], list[Array]]:
+    """What a group is made of, and the pieces of its blob."""
     layout, parts = [], []
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -119,9 +136,12 @@ def encode_group(group: str, tensors: Tensors, halve: bool) -> tuple[list[list[A
             sent = half_of(tensor) if halve and group in HALVES else tensor
             form = str(sent.dtype).removeprefix("torch."), bytes_of(sent)
         layout.append([name, dtype, list(tensor.shape), form[0]])
-        parts.append(form[1])
-    data = b"".join(part.numpy().data for part in parts)
-    return layout, Array("uint8", (len(data),), RAW, data)
+        parts.append(form[1].numpy())
+    total = sum(len(part) for part in parts)
+    ends = [(start, min(start + PIECE, total)) for start in range(0, max(1, total), PIECE)]
+    return layout, [
+        Array("uint8", (end - start,), RAW, piece(parts, start, end).numpy().tobytes()) for start, end in ends
+    ]
 
 
 def decode(records: RecordDict, bound: int = BOUND) -> Letter:
@@ -136,14 +156,17 @@ def decode(records: RecordDict, bound: int = BOUND) -> Letter:
         raise HoldfastError(f"it has {total} bytes, above the bound of {bound}")
     values = read_words(words)
     layout = read_json(values.pop("layout"), "layout")
-    if set(layout) != set(arrays):
+    counts = Counter(name.partition("/")[0] for name in arrays)
+    pieces = {group: piece_names(group, counts[group]) for group in layout}
+    if set(arrays) != {name for names in pieces.values() for name in names}:
         raise HoldfastError(f"its layout names the groups {sorted(layout)}, but it holds {sorted(arrays)}")
     tensors: Tensors = {}
     left = bound  # bytes that all tensors together may take, however few they were sent in
     for group, entries in layout.items():
-        if arrays[group].stype != RAW:
-            raise HoldfastError(f"group {group!r} is of the kind {arrays[group].stype!r}, expected raw bytes")
-        tensors |= read_group(group, entries, arrays[group].data, left)
+        blob = [arrays[name] for name in pieces[group]]
+        if odd := [array.stype for array in blob if array.stype != RAW]:
+            raise HoldfastError(f"group {group!r} is of the kind {odd[0]!r}, expected raw bytes")
+        tensors |= read_group(group, entries, [np.frombuffer(array.data, np.uint8) for array in blob], left)
         left = bound - size(tensors)
     scalars = read_json(values.pop("scalars"), "scalars")
     del values["schema"]
@@ -175,12 +198,12 @@ def read_json(text: str, what: str) -> dict[str, Any]:
     return value
 
 
-def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
+def read_group(group: str, entries: object, data: Sequence[Bytes], bound: int) -> Tensors:
     """The tensors of one blob, each a copy of its own, aligned as torch aligns: kernels then give the same bits."""
     if not isinstance(entries, list) or not all(fits(entry, group) for entry in entries):
         raise HoldfastError(f"the layout of group {group!r} is not a list of name, type, shape and type sent")
     tensors: Tensors = {}
-    start = 0
+    start, total = 0, sum(map(len, data))
     for name, dtype, shape, sent_as in entries:
         count = math.prod(shape)
         small = bytes_in(sent_as, count) if sent_as not in DTYPES or (sent_as, dtype) == (INT8, "float32") else None
@@ -188,22 +211,30 @@ def read_group(group: str, entries: object, data: bytes, bound: int) -> Tensors:
         room = (
             size(tensors) + math.prod(max(1, length) for length in shape) * DTYPES[dtype].itemsize
         )  # torch counts empty axes, too
-        if end > len(data) or room > bound or name in tensors:
+        if end > total or room > bound or name in tensors:
             raise HoldfastError(f"{name} does not fit into the bytes of its group")
         if small is None:
             tensors[name] = piece(data, start, end).view(DTYPES[sent_as]).reshape(shape).to(DTYPES[dtype])
         else:
             tensors[name] = expand(sent_as, piece(data, start, end), count).reshape(shape)
         start = end
-    if start != len(data):
-        raise HoldfastError(f"group {group!r} has {len(data)} bytes, but its layout says {start}")
+    if start != total:
+        raise HoldfastError(f"group {group!r} has {total} bytes, but its layout says {start}")
     return tensors
 
 
-def piece(data: bytes, start: int, end: int) -> torch.Tensor:
-    """Some of the bytes, copied once."""
-    found = torch.empty(end - start, dtype=torch.uint8)
-    found.numpy()[:] = np.frombuffer(data, np.uint8)[start:end]
+def piece(parts: Sequence[Bytes], start: int, end: int) -> torch.Tensor:
+    """Some of the bytes of parts that lie one after the other, copied once.
+
+    >>> piece([np.array([1, 2], np.uint8), np.array([3, 4], np.uint8)], 1, 3).tolist()
+    [2, 3]
+    """
+    found, at = torch.empty(end - start, dtype=torch.uint8), 0
+    for part in parts:
+        low, high = max(start, at), min(end, at + len(part))
+        if low < high:
+            found.numpy()[low - start : high - start] = part[low - at : high - at]
+        at += len(part)
     return found
 
 

@@ -282,15 +282,18 @@ class GridFederation:
 
     def _receive(self, exchange: Exchange) -> None:
         for packet in self._pull(list(exchange.sent)):
-            self._read(packet, exchange)
+            client = self._read(packet, exchange)
             del packet  # before the next large one is taken
+            if self._spool:
+                self._spool.put(exchange.answers, client)
 
-    def _read(self, packet: Packet, exchange: Exchange) -> None:
+    def _read(self, packet: Packet, exchange: Exchange) -> int:
+        """Note what a site has answered, and tell which one it is."""
         message = exchange.sent.pop(packet.metadata.reply_to_message_id)
         if packet.has_error() and packet.error.code == GONE:
             exchange.waiting[message.client] = message
             exchange.lost.add(message.client)
-            return
+            return message.client
         if packet.has_content():
             exchange.bytes_up += wire_size(packet.content)
         answer = read_answer(packet, message, self._wire.bound, self._sites.name_of(message.client))
@@ -299,8 +302,8 @@ class GridFederation:
             now = self._clock()
             exchange.seconds[message.client] = now - exchange.start
             answer = replace(answer, took=now - exchange.pushed[message.client])
-            answer = self._spool.put(answer) if self._spool else answer
         exchange.answers[message.client] = answer
+        return message.client
 
     def _close(self, exchange: Exchange, passed: float) -> None:
         """Whoever has not answered is absent, with the reason."""
@@ -322,9 +325,8 @@ class GridFederation:
             exchange.answers[client] = Absent(client, "lost its connection" if client in exchange.lost else reason)
 
     def _write_down(self, exchange: Exchange, message: Message, passed: float) -> None:
-        if self._journal is None:
-            return
-        append_line(self._journal, exchange.line(message, passed))
+        if self._journal is not None:
+            append_line(self._journal, exchange.line(message, passed))
 
     def _packet(self, records: object, node: int, kind: str, group: str = "") -> Packet:
         return Packet(records, dst_node_id=node, message_type=kind, ttl=FORGET, group_id=group)  # type: ignore[call-overload, no-any-return]
@@ -335,8 +337,7 @@ class GridFederation:
     def _pull(self, numbers: Sequence[str]) -> Iterator[Packet]:
         """Replies to these messages; those to others that came along are kept until they are asked for."""
         wanted = [number for number in numbers if number not in self._mail]
-        for packet in self._take(wanted) if wanted else ():
-            self._mail[packet.metadata.reply_to_message_id] = packet
+        self._mail |= {packet.metadata.reply_to_message_id: packet for packet in (self._take(wanted) if wanted else ())}
         for number in numbers:
             if number in self._mail:
                 yield self._mail.pop(number)

@@ -17,7 +17,7 @@ from threading import Condition, Thread
 from flwr.app import Message as Packet
 from flwr.serverapp import Grid
 
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 class Turn:

@@ -116,6 +116,8 @@ bench: setup
 # Ratios of things done in turns, for a table; on a machine with an accelerator also benchmarks/gpu.py.
 bench-speed: setup
 	@$(BIN)/python benchmarks/speed.py
+	@$(BIN)/python benchmarks/scale.py
+	@$(BIN)/python benchmarks/one_step.py
 
 # The same work beside the peers, each in an environment of its own under build/peers: downloads some 100 MB.
 bench-peers: setup

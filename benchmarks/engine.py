@@ -1,6 +1,8 @@
 """What the embedded engine costs, as ratios measured within one run. Prints a line `name value` for each figure.
 
-    python benchmarks/engine.py [engine] [clients] [imports] [precision]
+    python benchmarks/engine.py [engine] [clients] [imports] [precision] [--save]
+
+`--save` writes docs/results/engine.json; parts that are not measured keep what it says of them.
 
 engine_vs_plain      a round of 20 clients x 1,200 pictures, CNN of conv 32, conv 64, fc 128, against a plain PyTorch
                      loop over as many batches in as many single-threaded processes as there are cores
@@ -22,6 +24,7 @@ import time
 from contextlib import ExitStack
 
 import torch
+from saved import save_parts
 from torch import nn
 
 import holdfast
@@ -199,8 +202,23 @@ def imports() -> None:
 
 def show(name: str, value: float) -> None:
     print(f"{name} {value:.3f}", flush=True)
+    FOUND[f"`{name}`: {WORDS[name]}", "measured"] = f"{value:.3f}"
+
+
+FOUND: dict[tuple[str, str], str] = {}
+WORDS = {
+    "engine_vs_plain": "a round of 20 clients x 1,200 pictures, CNN, against a plain PyTorch loop in as many processes",
+    "bfloat16_vs_float32": "a training of the same in bfloat16 against float32",
+    "engine_overhead": "part of that round which is not training",
+    "clients_1000_vs_250": "cost per client of a round with 1,000 clients against 250",
+    "moderator_memory": "growth of the moderator over (model + one round's updates), 1,000 clients",
+    "import_seconds": "`import holdfast`, in seconds",
+    "torch_in_help": "whether `holdfast --help` imports torch",
+}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["imports", "clients", "precision", "engine"]:
+    for name in [word for word in sys.argv[1:] if word != "--save"] or ["imports", "clients", "precision", "engine"]:
         {"engine": engine, "clients": clients, "imports": imports, "precision": precision}[name]()
+    if "--save" in sys.argv:
+        save_parts("engine", FOUND, "python benchmarks/engine.py --save")

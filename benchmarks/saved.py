@@ -61,6 +61,23 @@ def save(
     return path
 
 
+def save_parts(
+    name: str,
+    cells: Cells,
+    command: str,
+    *,
+    corner: str = "figure",
+    seeds: Sequence[int] = (),
+    digits: int | Mapping[str, int] = 1,
+) -> None:
+    """Save what was measured beside what an earlier run measured of the rest, and show the table."""
+    path = DOCS / "results" / f"{name}.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    before: Cells = {(row, column): value for row, found in rows.items() for column, value in found.items()}
+    save(name, {**before, **cells}, seeds, corner=corner, digits=digits, command=command)
+    print(table(json.loads(path.read_text()), f"results/{path.name}"))
+
+
 def keep(name: str, folder: Path, command: str) -> Path:
     """Save what `holdfast compare` (methods by scenarios) or `holdfast reproduce` left in a folder.
 

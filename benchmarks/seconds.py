@@ -1,12 +1,14 @@
 """Seconds until 99 % of FedAvg's final accuracy: FedDig against FedAvg on the same features, and with a CNN in Flower.
 
     python benchmarks/seconds.py [--seed 0,1,2] [--rounds 40] [--lr 0.05] [--cnn-lr 0.05] [--out build/seconds]
+                                 [--without-flower]
 
 fashion-mini, 4 clients, Dirichlet 0.1, two worker processes, cosine. Each curve is that of a process of its own, from
 its start: imports, encoding (nothing is kept from earlier runs) and tests included; FedDig's and FedAvg's are compared
 from the start of round 1 on, too, which leaves out what both share. The target of each comparison is
 99 % of that FedAvg's final accuracy, the mean of its last tenth of rounds; it is reached in the first round from which
 on the mean of three rounds is there. Curves are kept under --out and drawn in docs/seconds.png.
+Without Flower (a minute for each seed) its row of the table and the drawing stay as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peers import BESIDE, python_of
-from saved import save
+from saved import save_parts
 
 from holdfast.core.types import Federation
 from holdfast.data.task import Samples
@@ -146,16 +148,17 @@ def measure(told: argparse.Namespace) -> None:
     told.out = told.out.resolve()
     told.out.mkdir(parents=True, exist_ok=True)
     seeds = [int(seed) for seed in told.seed.split(",")]
-    curves: dict[str, dict[int, Curve]] = {name: {} for name in METHODS}
-    begun: dict[str, dict[int, float]] = {name: {} for name in METHODS}
+    methods = [name for name, absence in METHODS.items() if absence or not told.without_flower]
+    curves: dict[str, dict[int, Curve]] = {name: {} for name in methods}
+    begun: dict[str, dict[int, float]] = {name: {} for name in methods}
     cells: dict[tuple[str, str], list[float]] = {}
     for seed in seeds:  # in turns: what else the machine does slows all alike
-        for name in METHODS:
+        for name in methods:
             begun[name][seed], curves[name][seed] = curve(told, name, seed)
             print(
                 seed, name, f"{100 * final(curves[name][seed]):.1f} % in {curves[name][seed][-1][0]:.1f} s", flush=True
             )
-    digs, *plain = METHODS
+    digs, *plain = methods
     for name in plain:
         targets = [0.99 * final(curves[name][seed]) for seed in seeds]
         both = [[reached(curves[one][s], t) for s, t in zip(seeds, targets, strict=True)] for one in (name, digs)]
@@ -166,9 +169,9 @@ def measure(told: argparse.Namespace) -> None:
             from_round_1 = [[t - begun[one][s] for t, s in zip(ts, seeds, strict=True)] for one, ts in
                             zip((name, digs), both, strict=True)]  # fmt: skip
             cells[name, "times, from round 1 on"] = [a / b for a, b in zip(*from_round_1, strict=True)]
-    digits = dict.fromkeys((column for _, column in cells), 1)
-    save("seconds", cells, seeds, corner="against", digits=digits)
-    draw(curves)
+    save_parts("seconds", cells, "python benchmarks/seconds.py", corner="against", seeds=seeds)
+    if not told.without_flower:
+        draw(curves)
 
 
 def main() -> None:
@@ -178,6 +181,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--cnn-lr", type=float, default=0.05)
     parser.add_argument("--out", type=Path, default=Path("build/seconds"))
+    parser.add_argument("--without-flower", action="store_true")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.play:

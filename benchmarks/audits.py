@@ -1,6 +1,8 @@
 """Bugs planted in the code that protects records, and how many audits find each; right code must raise few alarms.
 
-python benchmarks/audits.py [AUDITS [TRIALS]]        60 audits a bug, 200 of right code, 500 trials, claim epsilon 3
+python benchmarks/audits.py [AUDITS [TRIALS [NAME]]]  60 audits a bug, 200 of right code, 500 trials, claim epsilon 3
+
+NAME: the table is kept as docs/results/NAME.json.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from saved import save
 
 from holdfast.absence import FedDig
 from holdfast.audit.canary_digests import audit_digest
@@ -114,18 +117,24 @@ RIGHT: dict[str, tuple[Audit, str]] = {
 }
 
 
-def main(audits: int, trials: int) -> None:
+def main(audits: int, trials: int) -> dict[tuple[str, str], str]:
+    cells: dict[tuple[str, str], str] = {}
     for name, (bug, audit, mode) in BUGS.items():
         with bug():
             found = sum(audit(mode, trials) for _ in range(audits))
+        cells[name, "found"] = f"{found} of {audits}"
         print(f"{name:34} found in {found} of {audits} audits of {trials} trials", flush=True)
     total = 200 * audits // 60
     for name, (audit, mode) in RIGHT.items():
         alarms = sum(audit(mode, trials) for _ in range(total))
+        cells[f"right code, {name}: false alarms", "found"] = f"{alarms} of {total}"
         print(f"right code, {name:22} {alarms} alarms in {total} audits", flush=True)
+    return cells
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     numbers = [int(word) for word in sys.argv[1:3]]
-    main(*(numbers + [60, 500][len(numbers) :]))
+    found = main(*(numbers + [60, 500][len(numbers) :]))
+    if len(sys.argv) == 4:
+        print(save(sys.argv[3], found, [], corner="bug"))

@@ -1,6 +1,6 @@
 """FedDig on public encoders beside FedAvg on the same features: images, series and texts, everybody there and all gone.
 
-    python benchmarks/encoders.py cifar10 [--data FOLDER] [--seeds 0,1] [--encoder pretrained:1280]
+    python benchmarks/encoders.py cifar10 [--data FOLDER] [--seeds 0,1] [--encoder pretrained:1280] [--save NAME]
 
 Sets: cifar10, cifar100, pneumoniamnist, har, ocr-letters (their files are looked for in FOLDER) and docstrings (texts
 that installed libraries bring). The test of ocr-letters is another fold of ten in each seed; no word is in two parts.
@@ -20,13 +20,13 @@ import importlib
 import os
 import pkgutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from saved import Cells, save
 
 from holdfast.play import run
 from holdfast.report.words import on_absent
@@ -34,12 +34,13 @@ from holdfast.runs.experiment import from_table
 
 USUAL = {"model": "features", "rounds": 24, "lr": 0.05, "schedule": "cosine", "workers": 0, "evaluate_every": 24}
 SETS: dict[str, dict[str, Any]] = {
-    "cifar10": {"partition": "dirichlet:0.1", "clients": 4},
-    "cifar100": {"partition": "dirichlet:0.1", "clients": 4},
-    "pneumoniamnist": {"partition": "dirichlet:0.5", "clients": 4, "metrics": ["auroc"]},
-    "har": {"partition": "column"},
-    "ocr-letters": {"partition": "dirichlet:0.3", "clients": 20},
-    "docstrings": {"partition": "dirichlet:0.3", "clients": 6},
+    "cifar10": {"partition": "dirichlet:0.1", "clients": 4, "encoder": "pretrained"},
+    "cifar100": {"partition": "dirichlet:0.1", "clients": 4, "encoder": "pretrained"},
+    "pneumoniamnist": {"partition": "dirichlet:0.5", "clients": 4, "metrics": ["auroc"], "encoder": "scattering"},
+    "har": {"partition": "column", "encoder": "series"},
+    "ocr-letters": {"partition": "dirichlet:0.3", "clients": 20, "encoder": "scattering"}
+    | {"rounds": 12, "evaluate_every": 12},
+    "docstrings": {"partition": "dirichlet:0.3", "clients": 6, "encoder": "text"},
 }
 WAYS: dict[str, dict[str, Any]] = {
     "FedAvg, none": {"absence": "none", "scenario": "none"},
@@ -48,9 +49,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "FedDig, all gone": {"absence": {"name": "feddig"}, "scenario": "sequential"},
 }
 PAIRS = (
-    ("FedDig, all gone", "FedDig, none"),
-    ("FedDig, all gone", "FedAvg, all gone"),
-    ("FedDig, none", "FedAvg, none"),
+    ("FedDig: gone - none", "FedDig, all gone", "FedDig, none"),
+    ("gone: FedDig - FedAvg", "FedDig, all gone", "FedAvg, all gone"),
+    ("none: FedDig - FedAvg", "FedDig, none", "FedAvg, none"),
 )
 # Each is a class: whose documentation is this?
 LIBRARIES = ("numpy", "torch", "scipy", "pandas", "sklearn", "matplotlib", "asyncio", "email", "unittest", "PIL")
@@ -115,7 +116,8 @@ def speed(count: int = 10_000) -> None:
     print(f"{took:.0f} s for {count:,} images, {os.cpu_count()} threads, {used:.0f} s of processor time")
 
 
-def measure(name: str, table: dict[str, Any], seeds: list[int], folder: Path) -> None:
+def measure(name: str, table: dict[str, Any], seeds: list[int], folder: Path) -> Cells:
+    """A row of the table: each way on the moderator's test, differences, and the data of those who left; in %."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     left: dict[str, list[float]] = {way: [] for way in WAYS if way.endswith("gone")}
     for seed in seeds:
@@ -132,13 +134,15 @@ def measure(name: str, table: dict[str, Any], seeds: list[int], folder: Path) ->
             of_left = f", of those who left {100 * apart:.1f}" if apart is not None else ""
             seconds = time.perf_counter() - start
             print(f"  {name} seed {seed} {way}: {100 * value:.1f}{of_left} ({seconds:.0f} s)", flush=True)
-    for way, values in found.items():
-        print(f"{name} | {way} | {told(values)}")
-    for way, values in left.items():
-        print(f"{name} | {way}, on the data of those who left | {told(values)}")
-    for one, other in PAIRS:
-        print(f"{name} | {one} less {other} | {told([a - b for a, b in zip(found[one], found[other], strict=True)])}")
-    sys.stdout.flush()
+    members = SETS[name].get("clients", "one for each person")
+    row = f"{name}, {members} members, `{table['encoder']}`"
+    cells: dict[tuple[str, str], list[float]] = {(row, way): values for way, values in found.items()}
+    for words, one, other in PAIRS:
+        cells[row, words] = [a - b for a, b in zip(found[one], found[other], strict=True)]
+    cells |= {(row, f"who left: {way.split(',')[0]}"): values for way, values in left.items()}
+    for (_, column), values in cells.items():
+        print(f"{row} | {column} | {told(values)}", flush=True)
+    return cells
 
 
 def told(values: list[float]) -> str:
@@ -151,17 +155,20 @@ if __name__ == "__main__":
     parser.add_argument("sets", nargs="+", choices=[*SETS, "speed"])
     parser.add_argument("--data", default=None)
     parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--encoder", default="auto")
-    parser.add_argument("--rounds", type=int, default=USUAL["rounds"])
+    parser.add_argument("--encoder", help="another than the set's usual one")
+    parser.add_argument("--save", metavar="NAME", help="keep the table as docs/results/NAME.json")
     told_to = parser.parse_args()
+    seeds = [int(seed) for seed in told_to.seeds.split(",")]
+    cells: dict[tuple[str, str], Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in told_to.sets:
             if name == "speed":
                 speed()
                 continue
-            table = {"task": name, "data": told_to.data, "encoder": told_to.encoder}
-            table |= {"rounds": told_to.rounds, "evaluate_every": told_to.rounds}
+            table = {"task": name, "data": told_to.data, "encoder": told_to.encoder or SETS[name]["encoder"]}
             if name == "docstrings":
                 docstrings(Path(folder) / "docstrings.csv")
                 table |= {"task": f"text:{folder}/docstrings.csv", "data": None}
-            measure(name, table, [int(seed) for seed in told_to.seeds.split(",")], Path(folder))
+            cells |= measure(name, table, seeds, Path(folder))
+            if told_to.save:
+                save(told_to.save, cells, seeds, corner="set, members, encoder")

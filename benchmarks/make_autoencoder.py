@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.core.randomness import rng
 from holdfast.encoders import autoencoder, scattering
-from holdfast.encoders.contract import as_floats
+from holdfast.encoders.contract import as_read
 from holdfast.encoders.guidance import guidance_producer, initialise
 from holdfast.encoders.shapes import draw_shapes
 
@@ -43,7 +43,7 @@ def train(shape: tuple[int, int, int]) -> tuple[nn.Module, nn.Module]:
     for epoch in range(EPOCHS):
         total = 0.0
         for index in torch.randperm(PICTURES, generator=generator).split(BATCH):
-            images: Tensor = as_floats(pictures[index])
+            images: Tensor = as_read(pictures[index])
             loss = nn.functional.mse_loss(decoder(encoder(images)), images)
             optimiser.zero_grad()
             loss.backward()

@@ -1,6 +1,6 @@
 """What a hostile client gains by false claims about itself: accuracy beside the same run with everybody honest.
 
-    python benchmarks/one_hostile.py --seed 0,1,2
+    python benchmarks/one_hostile.py --seed 0,1,2 [--save NAME]
 
 The liar knows the rules, the encoder and its own data; it may change anything in its own replies. Each row is one lie:
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from saved import save, text
 from torch import Tensor, nn
 
 from holdfast.core.types import Absent, Federation, Message, Reply, unpack
@@ -137,24 +137,33 @@ ROWS: dict[str, tuple[dict[str, Any], Lie, Sequence[int] | None]] = {
     "samples": (FOUR, says(samples=4 * 75), None),
 }
 
+WORDS = {
+    "steps": "FedNova, claims 100,000 steps (1 of 20)",
+    "variances": "batch norm, sends running variances of 100 (1 of 10)",
+    "far": "digest rows moved by 100, all members leave (1 of 20)",
+    "rows": "digest with 100 times the rows, all members leave (1 of 20)",
+    "samples": "claims four times the median samples and flips signs (4 of 20)",
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", default="0,1,2")
     parser.add_argument("--only", choices=list(ROWS))
+    parser.add_argument("--save", metavar="NAME", help="keep the table as docs/results/NAME.json")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seed.split(",")]
+    cells: dict[tuple[str, str], list[float]] = {}
     print(f"{'lie':10} {'honest':>14} {'lying':>14}   (test accuracy in %, seeds {arguments.seed})")
     for name in [arguments.only] if arguments.only else ROWS:
         settings, lie, liars = ROWS[name]
         peaceful = {key: value for key, value in settings.items() if key not in ("attack", "attackers")}
         honest = [100 * play({**peaceful, "seed": seed}).final_accuracy for seed in seeds]
         lying = [100 * play({**settings, "seed": seed}, lie, liars).final_accuracy for seed in seeds]
-        print(f"{name:10} {told(honest):>14} {told(lying):>14}", flush=True)
-
-
-def told(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0.0:.1f}"
+        cells |= {(WORDS[name], "honest"): honest, (WORDS[name], "lying"): lying}
+        print(f"{name:10} {text(honest, 1):>14} {text(lying, 1):>14}", flush=True)
+    if arguments.save:
+        print(save(arguments.save, cells, seeds, corner="lie"))
 
 
 if __name__ == "__main__":

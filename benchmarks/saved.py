@@ -158,6 +158,7 @@ def record(name: str, page: Path, line: int, seeds: Sequence[int], command: str,
     head, _, *body = [[cell.strip() for cell in text.strip()[1:-1].split("|")] for text in lines[line - 1 : last]]
     rows = {cells[0]: dict(zip(head[1:], cells[1:], strict=True)) for cells in body}
     assert len(rows) == len(body), "two rows have one name"
+    assert len({*head}) == len(head), "two columns have one name"
     about = {"command": command, "seeds": list(seeds), "recorded": date, "corner": head[0], "digits": 1, "rows": rows}
     path = DOCS / "results" / f"{name}.json"
     path.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")

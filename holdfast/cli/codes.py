@@ -32,7 +32,7 @@ sentence is reworded: `Error: lr must be positive and momentum in [0, 1), got 0.
 for the code, or ask `holdfast explain HF1124`.
 
 "…" stands for a value. A code that ends in 00 belongs to a sentence that has no number yet. When something fails at a
-site, its sentence stays there; the others are told only a fixed word ([real sites](real-sites.md)).
+site, its sentence stays there; the others are told only a fixed word ([why](site-policy.md#what-is-told-of-errors)).
 """
 
 

@@ -108,7 +108,7 @@ FAMILIES = (
         21,
         "Privacy",
         "A policy does not allow it, the budget is used up, or policy or ledger is missing or damaged.",
-        "Nothing was released. Change the policy on purpose, or put the newest ledger back; see docs/privacy.md.",
+        "Nothing was released. Change the policy on purpose, or put the newest ledger back: docs/privacy-policy.md.",
         ("privacy",),
     ),
     Family(
@@ -174,14 +174,14 @@ FAMILIES = (
         31,
         "A site over Flower",
         "What a site was started with does not fit, its policy or its people do not allow it, or keys do not match.",
-        "`holdfast site check` tries all but sending; docs/real-sites.md tells what each file is.",
+        "`holdfast site check` tries all but sending; what each file is: docs/real-sites.md, docs/site-policy.md.",
         ("flower.deploy",),
     ),
     Family(
         32,
         "Parts for own Flower apps",
         "A strategy or a mod was given what it cannot use.",
-        "See the section on own Flower apps in docs/real-sites.md.",
+        "See docs/flower-apps.md.",
         ("flower.parts",),
     ),
     Family(

@@ -163,6 +163,16 @@ def load_task(
     )
 
 
+def reads_data(name: str) -> bool:
+    """Whether a task looks for its files where an experiment's `data` says; the others bring them.
+
+    >>> reads_data("mnist"), reads_data("images:about.toml"), reads_data("heart"), reads_data("study:task")
+    (True, True, False, False)
+    """
+    source, colon, _ = name.partition(":")
+    return source in WHAT if colon else name not in (EMBEDDED, HEART) and not name.endswith(".npz")
+
+
 def described_task(
     what: str, path: Path, data: Path | None, test: Path | None = None, members: tuple[str, ...] = ()
 ) -> Task:

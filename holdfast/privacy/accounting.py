@@ -7,7 +7,7 @@ Gaussian's. The costs of the grid (calibration.grid_cost) add up: its proof hold
 
 The first two rules hold as filters too, where later budgets depend on earlier answers (Smith and Thakurta 2022; Rogers
 et al. 2016). Composed privacy-loss distributions, with mixed releases or steps of DP-SGD, are right for budgets that
-were fixed beforehand, as they are within an experiment; docs/privacy.md says what that assumes of several, and
+were fixed beforehand, as they are within an experiment; docs/privacy-policy.md says what that assumes of several, and
 filters.py adds up without that.
 
 A step of DP-SGD takes each record into its batch with chance q, adds up gradients of length at most 1 (in units of the

@@ -15,7 +15,7 @@ from holdfast.core.config import choose
 from holdfast.core.errors import HoldfastError, brief
 from holdfast.core.randomness import rng
 from holdfast.data.kinds import refuse_without_classes
-from holdfast.data.named import check_own, load_task
+from holdfast.data.named import check_own, load_task, reads_data
 from holdfast.data.natural import PARTITIONS, Column, Parts, split_by
 from holdfast.data.task import Samples, Task, as_tensor
 from holdfast.runs.experiment import GIVEN, Experiment
@@ -23,6 +23,9 @@ from holdfast.runs.experiment import GIVEN, Experiment
 
 def task_of(experiment: Experiment) -> Task:
     """The experiment's task, loaded."""
+    if experiment.data and (experiment.given is not None or not reads_data(experiment.task)):
+        name = experiment.task.removeprefix(GIVEN).partition("@")[0]
+        raise HoldfastError(f"data: the task {name} brings its own data and reads no others; leave data out.")
     if experiment.given is not None:
         return check_own(experiment.given, experiment.given.name)
     if experiment.task.startswith(GIVEN):

@@ -110,6 +110,8 @@ class Experiment:
             object.__setattr__(self, "clients", self.clients or len(self.names))
             if len(self.names) != self.clients or len({str(n).strip() for n in self.names} - {""}) < self.clients:
                 raise HoldfastError(f"names must be {self.clients} different texts, one for each client.")
+            if crooked := [name for name in self.names if not str(name).isprintable()]:
+                raise HoldfastError(f"names: {brief(crooked[0])} must be one line of printable characters.")
         if self.clients == 0 and self.partition.name != "column":
             object.__setattr__(self, "clients", 4)
         for key, least in AT_LEAST.items():

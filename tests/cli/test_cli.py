@@ -267,6 +267,7 @@ def test_a_preset_is_shown_as_a_file_would_have_it() -> None:
         ("model=cnn:width=0", "model: 'cnn': width must be at least 1, got 0."),
         ("algorithm=fedprox:mu=1,mu=2", "names 'mu' twice"),
         ("names=,b,c", "names must be 3 different texts"),
+        ("names=a,b\nx,c", r"names: 'b\nx' must be one line of printable characters."),
         ("clients=401", "401"),
     ],
 )

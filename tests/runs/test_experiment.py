@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from holdfast.absence import ABSENCES
 from holdfast.cli.comparing import Conditions, combinations
 from holdfast.core.config import Choice, choose
 from holdfast.core.errors import HoldfastError
+from holdfast.data.task import Samples, Task
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment, from_changes, from_table, load, set_key
 from holdfast.runs.presets import PRESETS, parse_method
@@ -314,3 +316,17 @@ def test_wrong_methods(text: str, says: str) -> None:
 def test_what_is_left_to_choose_has_no_options(change: str) -> None:
     with pytest.raises(HoldfastError, match=r"'(auto|none)' has no options, got .*; name the \w+ itself"):
         make_plan(from_changes([change]))
+
+
+def test_data_that_a_task_would_not_read_are_refused(tmp_path: Path) -> None:
+    samples = Samples((torch.zeros(8, 2),), torch.arange(8) % 2)
+    own = Task("own", samples, samples, ("a", "b"))
+    for task, name in (
+        (own, "own"),
+        ("fashion-mini", "fashion-mini"),
+        ("heart", "heart"),
+        ("study:task", "study:task"),
+    ):
+        sentence = f"data: the task {name} brings its own data and reads no others; leave data out."
+        with pytest.raises(HoldfastError, match=sentence):
+            make_plan(Experiment(task=task, data=str(tmp_path), workers=0))

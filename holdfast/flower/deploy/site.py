@@ -33,7 +33,7 @@ from holdfast.core.errors import NOT_DONE, HoldfastError
 from holdfast.core.failures import ABOUT_THE_QUESTION, Refusal, append, code_of, full_text
 from holdfast.core.randomness import rng
 from holdfast.core.types import Message, Tensors, pack
-from holdfast.data.named import own_records
+from holdfast.data.named import own_records, reads_data
 from holdfast.data.natural import split_by
 from holdfast.data.tables.reader import sha256_of
 from holdfast.data.tables.schema import Schema, read_schema
@@ -145,7 +145,7 @@ class Site:
     def __init__(self, experiment: Experiment | Path | str, config: Mapping[str, Any]) -> None:
         self.experiment = experiment if isinstance(experiment, Experiment) else load(Path(experiment))
         self.beside = None if isinstance(experiment, Experiment) else Path(experiment).resolve().parent
-        if config.get("data"):
+        if config.get("data") and reads_data(self.experiment.task):  # else it is for the app's own function
             self.experiment = replace(self.experiment, data=str(config["data"]))
         if config.get("device"):
             self.experiment = replace(self.experiment, device=str(config["device"]))

@@ -17,7 +17,8 @@ members spread most (of which i has no part), and s the spread of single rows of
     z_i = |<d_i, v>| sqrt(r_i) / s         normal with deviation 1 where members differ by chance alone
 
 A class is odd, too, where z is above 4.5 times the usual, median z / 0.6745 over all classes and members, at least 1;
-and then, with v the mean of the odd ones', those others of the class whose z on their side is above 3 times.
+and then, with v the mean of the odd ones', those others of the class whose z on their side is above 3 times, now from
+the median of those who are not odd: the odd ones have drawn the others' median to their side.
 
 The rows of an odd class neither stand in, teach nor testify; nobody is named for it, since a hospital with another
 scanner may be odd too. Among fewer than seven digests no class is: two could tip the scales.
@@ -49,12 +50,13 @@ def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
         return {client: np.zeros(len(one.counts), dtype=bool) for client, one in digests.items()}
     counts = np.stack([one.counts for one in cells])
     metric = whitening(cells)
-    away = from_others(np.stack([one.means for one in cells]) @ metric, counts >= FEW)
+    means = np.stack([one.means for one in cells]) @ metric
+    away = from_others(means, counts >= FEW)
     judged = ~np.isnan(away[:, :, 0])
     if not judged.any():
         return {client: np.zeros(counts.shape[1], dtype=bool) for client in digests}
     odd = far_away(away, judged, counts * np.array([[one.rows / max(one.counts.sum(), 1.0)] for one in cells]))
-    odd |= moved_alike(away, judged, cells, metric, odd)
+    odd |= moved_alike(means, away, judged, cells, metric, odd)
     odd[((counts > 0) <= odd).all(1)] = True
     return dict(zip(digests, odd, strict=True))
 
@@ -81,10 +83,14 @@ def far_away(away: Values, judged: Flags, rows: Values) -> Flags:
     return np.asarray(judged & (squares > TWICE * (a + b / np.maximum(rows, 1e-9))))
 
 
-def moved_alike(away: Values, judged: Flags, cells: Sequence[Cells], metric: Values, odd: Flags) -> Flags:
+def moved_alike(
+    means: Values, away: Values, judged: Flags, cells: Sequence[Cells], metric: Values, odd: Flags
+) -> Flags:
     """Which classes of which clients are moved as those of other clients are."""
     found = np.zeros(judged.shape)
-    moved: dict[int, tuple[Flags, Values, Values]] = {}  # class -> who is judged, d sqrt(r), rows within members
+    moved: dict[
+        int, tuple[Flags, Values, Values, Values]
+    ] = {}  # class -> judged, sqrt(r), d sqrt(r), rows within members
     for c in range(judged.shape[1]):
         who = judged[:, c]
         within = [one.rest[one.classes == c] for one in cells if one.rest is not None and one.classes is not None]
@@ -93,15 +99,17 @@ def moved_alike(away: Values, judged: Flags, cells: Sequence[Cells], metric: Val
         if who.sum() <= OTHERS or free < 1:
             continue
         spread = np.concatenate(within) @ metric / np.sqrt(free)
-        moved[c] = who, away[who, c] * np.sqrt(rows[who])[:, None], spread
-        found[who, c] = deviations(moved[c][1], spread)
+        roots = np.sqrt(rows[who])[:, None]
+        moved[c] = who, roots, away[who, c] * roots, spread
+        found[who, c] = deviations(away[who, c] * roots, spread)
     usual = max(1.0, float(np.median(found[judged])) / NORMAL)
     alike = found > ALIKE * usual
-    for c, (who, steps, spread) in moved.items():
+    for c, (who, roots, steps, spread) in moved.items():
         known = (alike | odd)[who, c]
-        if known.any():
-            way = steps[known].mean(0)
-            alike[who, c] |= along(steps, way, spread) > SAME * usual
+        if known.any() and (~known).sum() > OTHERS:
+            rest = np.flatnonzero(who)[~known]
+            plain = from_others(means[rest][:, [c]], np.ones((len(rest), 1), dtype=bool))[:, 0]
+            alike[rest, c] |= along(plain * roots[~known], steps[known].mean(0), spread) > SAME * usual
     return alike
 
 

@@ -69,6 +69,18 @@ def test_classes_that_several_digests_move_alike_are_odd_though_none_is_far_away
     assert not odd_classes({**honest, 20: alike[20]})[20].any(), "one alone is moved no further than chance moves some"
 
 
+def test_who_is_moved_a_little_the_same_way_is_odd_though_the_odd_ones_draw_the_median() -> None:
+    """Four of thirteen move a class by 6 deviations of a row, one by 1.3, eight do not: the median of the twelve others
+    is the highest of the eight, so that from there the one is nearer. From the median of those who are not odd it is
+    1.3 sqrt(12) = 4.5 deviations away, beyond the 3 in a direction that is known."""
+    random, k = np.random.default_rng(0), 30
+    rest = [[3.0 * j] * k for j in (1, 2, 3, 4)]
+    moved = [0.0] * 8 + [6.0] * 4 + [1.3]
+    found = odd_classes({c: mixed(random, [0.0] * (k - 1) + [by], *rest) for c, by in enumerate(moved)})
+    assert [c for c, flags in found.items() if flags[0]] == [8, 9, 10, 11, 12]
+    assert not any(flags[1:].any() for flags in found.values())
+
+
 def test_where_all_digests_differ_in_that_way_nobody_is_odd() -> None:
     """Members with one of two scanners: the usual distance is large, so nobody stands out."""
     random, k = np.random.default_rng(1), 30

@@ -113,9 +113,10 @@ def packed(body: Any) -> tuple[Tensors, Scalars]:
     tensors: Tensors = {}
     scalars: Scalars = {}
     kind: Any = type(body)
-    for name, hint in fields_of(kind).items():
+    hints, groups, _, _ = form_of(kind)
+    for name in hints:
         value = getattr(body, name)
-        if hint == Tensors:
+        if name in groups:
             tensors |= pack(**{name: value})
         elif isinstance(value, Tensor):
             tensors[name] = value
@@ -151,17 +152,11 @@ def unpacked(kind: type[Body], tensors: Tensors, scalars: Scalars) -> Body:
 @functools.lru_cache(maxsize=64)
 def form_of(kind: Any) -> tuple[dict[str, Any], set[str], set[str], list[str]]:
     """The fields with their types; which are groups of tensors, which are one tensor; and which must be there."""
-    hints = fields_of(kind)
+    known = typing.get_type_hints(kind)
+    hints = {field.name: known[field.name] for field in dataclasses.fields(kind)}
     groups = {name for name, hint in hints.items() if hint == Tensors}
     single = {name for name, hint in hints.items() if Tensor in one_of(hint)}
     return hints, groups, single, [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
-
-
-@functools.lru_cache(maxsize=64)
-def fields_of(kind: Any) -> dict[str, Any]:
-    """The fields of a request or a reply, each with its type."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def one_of(hint: Any) -> tuple[Any, ...]:

@@ -134,8 +134,7 @@ def measure(name: str, table: dict[str, Any], seeds: list[int], folder: Path) ->
             of_left = f", of those who left {100 * apart:.1f}" if apart is not None else ""
             seconds = time.perf_counter() - start
             print(f"  {name} seed {seed} {way}: {100 * value:.1f}{of_left} ({seconds:.0f} s)", flush=True)
-    members = SETS[name].get("clients", "one for each person")
-    row = f"{name}, {members} members, `{table['encoder']}`"
+    row = f"{name}, {SETS[name].get('clients', 30)} members, `{table['encoder']}`"
     cells: dict[tuple[str, str], list[float]] = {(row, way): values for way, values in found.items()}
     for words, one, other in PAIRS:
         cells[row, words] = [a - b for a, b in zip(found[one], found[other], strict=True)]

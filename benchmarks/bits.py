@@ -93,7 +93,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     **{f"attack-{name}": attacked(name, trust="fedtest") for name in ("liar", "colluder", "nonsense")},
     **{f"attack-{name}": attacked(name, trust="jury", **feddig()) for name in ("baddigest", "falsedigest")},
-    "attack-backdoor": {**attacked("backdoor", trust="jury:patches=1"), **CNN, "clients": 4, "attackers": 1},
+    "attack-backdoor": {**attacked("backdoor", trust="jury:patches=1"), **CNN, "clients": 7, "attackers": 1},
     "model-linear": {"model": "linear"},
     "model-mlp": {"model": "mlp:16"},
     "model-cnn": CNN,

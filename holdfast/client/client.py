@@ -34,7 +34,6 @@ from holdfast.privacy.patients import first_each, for_patients
 from holdfast.secure_sum.keys import Keyring
 from holdfast.secure_sum.member import Member
 from holdfast.secure_sum.options import SecureSum
-from holdfast.trust.backdoor_probe import Stamped
 from holdfast.trust.base import Trust
 
 
@@ -58,7 +57,6 @@ class Client(Owner):
     later_from: int = 0  # that round, counted from 0
     guard: Guard | None = None  # protects its updates
     augment: Augment | None = None  # of the images that it trains on
-    stamped: Stamped | None = None  # held-out images with squares, where a jury looks for backdoors
     trust: Trust = field(default_factory=Trust)  # the run's rule, which says what testers are asked
     scored: dict[bytes, dict[str, float]] = field(default_factory=dict)  # of models that a panel was asked about
     secure: SecureSum | None = None  # whether it takes part in secure sums, in place of sending its digest

@@ -27,8 +27,6 @@ from holdfast.runs.early_stopping import Stop
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.start_weights import first_tensors
 from holdfast.scenarios import Changed, Scenario, Stage
-from holdfast.trust.backdoor_probe import IMAGES, Stamped, fit_for_squares, stamp_everywhere
-from holdfast.trust.measures import held_out
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class Plan:
             guard=self.guard,
             secure=method.secure,
             augment=self.augment,
-            stamped=self.stamped(held_out(validation, train, IMAGES)),
             trust=method.trust,
             interval_from=self.interval_from,
             home=self.home(),
@@ -110,12 +107,6 @@ class Plan:
             return {}
         weights, buffers = first_tensors(self.model(), self.experiment.start)
         return at_home(self.method.algorithm, {**weights, **buffers})
-
-    def stamped(self, few: Samples) -> Stamped | None:
-        """A client's held-out images with squares on them, where the trust rule looks for backdoors."""
-        if not self.method.trust.stamps_images or not fit_for_squares(self.task.shape):
-            return None
-        return Stamped(self.prepare(stamp_everywhere(few)), len(few))
 
     def model(self) -> nn.Module:
         """A model with the first weights of the run, on its device."""

@@ -67,11 +67,6 @@ class Trust:
     needs_classes: ClassVar[bool] = False  # whether it goes by accuracies or classes
     bounds_buffers: ClassVar[bool] = True  # whether running statistics far from the others' are clipped first
 
-    @property
-    def stamps_images(self) -> bool:
-        """Whether clients look for backdoors by stamping their own images."""
-        return False
-
     def check(self, context: Context) -> None:
         """Refuse a run in which this rule cannot work, in one sentence."""
 

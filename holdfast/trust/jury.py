@@ -14,11 +14,12 @@
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0;
                    where digests testify it is 0 also for who goes with the others (9)
-    7  backdoors   planted_i, from -1 to 1, below 0 where update i gives a bright square a meaning (backdoor_probe.py):
-                   the median of the witnesses, believed at once and forgiven as fast as credit is lost;
+    7  backdoors   planted_i, below 0 where update i gives a meaning to what is in nobody's records (backdoor_probe.py):
+                   what most witnesses who can tell say, beyond what is said of the median member; believed at once and
+                   forgiven as fast as credit is lost; not among fewer than seven, whose updates are too large a part;
                    among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
                    one that rests on less than one round that tells is so much smaller;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.25, -0.2)
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.1, -0.06)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
@@ -34,7 +35,7 @@ clients with few classes score low. A witness that leaves out the classes it doe
 that have others. The number of hostile clients need not be known, and the moderator needs no clean data.
 
 Witnesses are peers; where FedDig keeps digests at the moderator, the digests are the witnesses, and the guides that are
-made of them find backdoors of any shape: peers look for squares only where most members left no exact digest.
+made of them find backdoors: peers look for these only where most members left no exact digest.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ from holdfast.core.rows import norms_of
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
-from holdfast.trust.backdoor_probe import fit_for_squares
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
@@ -105,7 +105,7 @@ class Jury(Trust):
     most: int = 200  # samples on which a witness compares models; a gradient costs three passes, and is of a quarter
     lose: float | None = 0.02  # that the median witness may, before a round is undone; none: no floor
     beyond: float = 1.75  # times the usual that updates may say beyond their digest; 0: digests explain nothing
-    patches: int = 2  # rounds from one search for backdoors in images to the next, done by peers; 0: none
+    patches: int = 2  # rounds from one search for backdoors to the next, done by peers; 0: none
 
     def __post_init__(self) -> None:
         if (self.testers is not None and self.testers < 3) or self.most < 1:
@@ -134,10 +134,6 @@ class Jury(Trust):
         members = [update.client for update in judged.updates if not update.synthetic]
         witnesses = WitnessPanel(hearing, digests, members, before.round, self.most)
         return hold(before, after, judged, witnesses, again, self.lose)
-
-    @property
-    def stamps_images(self) -> bool:
-        return self.patches > 0
 
     def check(self, context: Context) -> None:
         if context.clients < 3:
@@ -195,14 +191,15 @@ class Jury(Trust):
         state: State,
         guided: bool = False,
     ) -> tuple[list[int], Reports]:
-        """Step 3: the reports of the digests at the moderator if there are any, else of peers; these alone have images,
-        so it is they who look for backdoors, where no guides do."""
+        """Step 3: the reports of the digests at the moderator if there are any, else of peers; these alone have
+        records, so it is they who look for backdoors, in images also beside digests, where no guides do."""
         clients = [update.client for update in updates]
         asked = ask_for_help(aggregate, buffers, updates)
         digests = hearing.digests() if self.evidence == "auto" else {}
         told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
-        images = fit_for_squares(hearing.context.bench.about.shape) and not hearing.promised and not guided
-        if told is not None and not (images and self.searches(state.round)):
+        images = len(hearing.context.bench.about.shape) == 3 and len(clients) >= ENOUGH
+        look = images and self.searches(state.round) and not hearing.promised and not guided
+        if told is not None and not look:
             return [], Reports(told, by_digests=True)
         testers = self.choose(updates, hearing.context, state)
         if signed := signed_of(hearing.received):
@@ -229,7 +226,7 @@ class Jury(Trust):
 
     def searches(self, round: int) -> bool:
         """Whether peers look for backdoors in this round."""
-        return self.patches > 0 and round > 0 and round % self.patches == 0
+        return self.patches > 0 and round % self.patches == 0
 
     def choose(self, updates: Sequence[Update], context: Context, state: State) -> list[int]:
         """All peers in the first rounds; then some of those who are believed, drawn anew each round: who testified in

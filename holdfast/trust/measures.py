@@ -28,6 +28,7 @@ class TestRequest:
     changed: Tensors = field(default_factory=dict)  # buffers, "client/name"
     units: Tensors = field(default_factory=dict)  # updates at length one, stacked name by name
     order: Tensor | None = None  # whose updates are stacked
+    length: Tensor | None = None  # the median of how long they are
     signatures: dict[str, str] | None = None  # of each client's change: it is as its sender sent it (relayed.py)
     weights: list[float] | None = None  # of relayed changes, where their directions at the sum are asked for
 
@@ -120,7 +121,7 @@ def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) ->
         for name, tensor in updates[0].delta.items()
     }
     order = torch.tensor([update.client for update in updates])
-    return TestRequest(model, buffers, units=stacks, order=order)
+    return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
 
 
 def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from holdfast.core.types import Tensors
-from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of, weighted_median
+from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.25, -0.2)}
+RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.1, -0.06)}
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
@@ -130,19 +130,37 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling
 
 
 def blame(memory: Tensors, innocence: Told, clients: Sequence[int], forgiven: float) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one; one that finds less than those
-    before counts for the share that is forgiven.
+    """Step 7: what is known after this round's search for backdoors, if there was one: how much more is said against a
+    client than against most, since that grows with the rounds and differs from data to data. A search that finds less
+    than those before counts for the share that is forgiven.
 
     All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
     """
     if not innocence:
         return memory
-    witnesses = sorted(innocence)
-    found = -weighted_median(-matrix_of(innocence, witnesses, clients), np.ones(len(witnesses)))
+    found = said_by_most(matrix_of(innocence, sorted(innocence), clients))
+    found = found - min(0.0, float(np.median(found)))
     planted = memory["planted"].clone()
     before = planted.numpy()[list(clients)]
     planted[list(clients)] = torch.from_numpy(np.minimum(found, before + forgiven * (found - before)))
     return {**memory, "planted": planted}
+
+
+def said_by_most(values: Values) -> Values:
+    """Of each column what more than half of those who can tell, and more than a third of all, say, or worse.
+
+    Who says 0 cannot tell. Liars must be more than a third, and more than those who contradict them.
+
+    >>> said_by_most(np.array([[-0.4, -0.9, 0.1], [-0.3, 0.0, -0.1], [0.0, 0.0, -0.2], [0.2, 0.0, -0.3]]))
+    array([-0.3,  0. , -0.1])
+    """
+    found = np.zeros(values.shape[1])
+    for column in range(values.shape[1]):
+        said = values[~np.isnan(values[:, column]) & (values[:, column] != 0), column]
+        count = max(len(said) // 2, len(values) // 3) + 1
+        if len(said) >= count:
+            found[column] = np.sort(said)[count - 1]
+    return found
 
 
 def standing(memory: Tensors, clients: Sequence[int]) -> Values:
@@ -194,7 +212,8 @@ def why(memory: Tensors, client: int) -> str:
     help_given = float(memory["reputation"][client])
     if planting(memory, [client])[0]:
         return (
-            f"its updates give a small bright square a meaning, as a backdoor does ({memory['planted'][client]:+.2f})"
+            "its updates give a meaning to what is in nobody's records, as a backdoor does "
+            f"({memory['planted'][client]:+.2f})"
         )
     harms = float(memory["accused"][client]) < RAMPS["accused"][1] or help_given < RAMPS["reputation"][0]
     what = "its updates harm what others hold" if harms else "its updates help nobody"

@@ -12,10 +12,11 @@ from holdfast.core.failures import Refusal
 from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.jobs import Job, register
-from holdfast.trust.backdoor_probe import Stamped, innocence_of
+from holdfast.trust.backdoor_probe import innocence_of
 from holdfast.trust.base import Trust
 from holdfast.trust.measures import MEASURES, TestRequest, held_out, to_compare_classes
 from holdfast.trust.relayed import opened
+from holdfast.trust.reputation import ENOUGH
 
 
 class Tester(Protocol):
@@ -29,8 +30,6 @@ class Tester(Protocol):
     def validation(self) -> Samples: ...
     @property
     def model(self) -> nn.Module: ...
-    @property
-    def stamped(self) -> Stamped | None: ...
     @property
     def trust(self) -> Trust: ...
     @property
@@ -77,9 +76,10 @@ class Test(Job[Tester, TestRequest, TestReply]):
         samples = self._samples(client, round)
         others = [other for other in asked.clients if other != client.id]
         found = MEASURES[terms.measure](client.model, samples, asked, others)
-        if not terms.patches or client.stamped is None:
+        if not terms.patches or len(asked.clients) < ENOUGH:
             return TestReply(found, len(samples))
-        return TestReply(found, len(samples), innocence_of(client.model, client.stamped, asked, others))
+        innocent = innocence_of(client.model, client.validation, client.train, asked, others)
+        return TestReply(found, len(samples), innocent)
 
     def _samples(self, client: Tester, round: int) -> Samples:
         terms = client.trust.testing(round)

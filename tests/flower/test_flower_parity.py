@@ -74,7 +74,7 @@ def test_each_rule_of_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: 
 
 
 def test_a_search_for_backdoors_gives_the_same_bits(tmp_path: Path) -> None:
-    wanted = pictures(clients=4, rounds=4, model="cnn", trust="jury:patches=1", attack="backdoor", attackers=1)
+    wanted = pictures(clients=7, rounds=2, model="cnn", trust="jury:patches=1", attack="backdoor", attackers=1)
     history, reference = play(tmp_path, wanted), run(wanted)
     assert_same_run(history, reference)
     assert history.state is not None

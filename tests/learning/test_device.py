@@ -82,7 +82,7 @@ def same(one: tuple[dict[str, torch.Tensor], ...], other: tuple[dict[str, torch.
         {"absence": "feddig", "scenario": "sequential",
          "model": {"name": "full", "width": 4, "hidden": 8}, "encoder": "random"},
         {"trust": "fedtest"},
-        {"trust": "jury:patches=1", "model": CNN},
+        {"trust": "jury:patches=1", "model": CNN, "clients": 7},
         {"trust": "fltrust", "attack": "signflip", "attackers": 1, "clients": 4},
         {"trust": "jury", "clients": 4},
         {"protect": "dp-sgd", "model": "linear", "epochs": 2},

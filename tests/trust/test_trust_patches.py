@@ -1,4 +1,4 @@
-"""Backdoors: squares stamped by hand, blame derived by hand, and a run that a backdoor does not get through."""
+"""Backdoors: shifts and blame derived by hand, and a run that a backdoor does not get through."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast
@@ -16,106 +18,124 @@ from holdfast.attacks.testers import Liar
 from holdfast.cli.hostile import backdoor_rate
 from holdfast.core.types import Message, Reply, Update
 from holdfast.data.task import Samples
-from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import Experiment
 from holdfast.trust.backdoor_probe import (
-    Pair,
-    Stamped,
-    fit_for_squares,
-    gradients,
+    Records,
+    beside,
+    gradient_of,
     innocence_of,
-    stamp_everywhere,
+    search,
 )
 from holdfast.trust.jury import Jury
 from holdfast.trust.measures import TestRequest, ask_for_help
-from holdfast.trust.reputation import blame, first_memory, planting, standing
+from holdfast.trust.reputation import ENOUGH, blame, first_memory, planting, said_by_most, standing
 from holdfast.trust.testers import ask_testers
 
 
-def test_every_point_is_stamped_once_and_nothing_else_changes() -> None:
-    for shape, dtype, bright in [((1, 28, 28), torch.uint8, 255), ((3, 32, 32), torch.float32, 1.0)]:
-        images = torch.zeros(2, *shape, dtype=dtype)
-        made = stamp_everywhere(Samples((images,), torch.tensor([3, 5])))
-        pictures = made.inputs[0].view(-1, 2, *shape)
-        assert len(pictures) == 50  # as they are, and 7 x 7 places
-        assert torch.equal(pictures[0], images)
-        assert torch.equal(pictures[1:].double().sum(0), torch.full_like(images, bright).double())
-        assert pictures.dtype == dtype
-        assert made.labels.tolist() == [3, 5] * 50
-
-
-@pytest.mark.parametrize(
-    ("shape", "fits"), [((1, 28, 28), True), ((3, 7, 9), True), ((1, 6, 28), False), ((20,), False)]
-)
-def test_only_images_can_be_stamped(shape: tuple[int, ...], fits: bool) -> None:
-    assert fit_for_squares(shape) is fits
-
-
-def test_the_gradient_of_a_difference_of_log_odds_by_hand() -> None:
-    """Two classes, logits (w x, 0): the log-odds of class 0 are w x, and the gradient of a difference x1 - x0."""
-    model = nn.Linear(1, 2, bias=False)
+def linear(*rows: list[float]) -> nn.Linear:
+    """Logits of two classes: of class 0 the log-odds are (first row - second row) x."""
+    model = nn.Linear(len(rows[0]), len(rows), bias=False)
     with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.3], [0.0]]))
-    samples = Samples((torch.tensor([[5.0], [1.0], [2.0], [4.0]]),), torch.zeros(4, dtype=torch.long))
-    pairs = [Pair(of=0, further=2, plain=torch.tensor([0, 1])), Pair(of=1, further=3, plain=torch.tensor([0]))]
-    one, other = (found["weight"][:, 0].tolist() for found in gradients(model, samples, pairs))
-    assert one == pytest.approx([0.0, 0.0])  # (2 + 4) / 2 - (5 + 1) / 2
-    assert other == pytest.approx([1.0, -1.0])  # -(4 - 5): for class 1 the log-odds are -w x
+        model.weight.copy_(torch.tensor(rows))
+    return model
+
+
+def axis(place: int, size: float = 1.0) -> list[float]:
+    return [size if place == here else 0.0 for here in range(4)]
+
+
+RECORDS = Samples((torch.tensor([axis(0), axis(1, 2.0), axis(0, 3.0), axis(1)]),), torch.tensor([0, 0, 1, 1]))
+NOBODY = RECORDS.take(torch.arange(0))
+
+
+def test_the_shift_is_unlike_all_records_and_as_long_as_these_lie_apart() -> None:
+    """Uphill for class 0 is (1, 2, 3, 4); records lie in the first two places, so (0, 0, 3, 4) / 5 is left of it."""
+    model = linear([1.0, 2.0, 3.0, 4.0], axis(0, 0.0))
+    records = Records.of(RECORDS)
+    assert records.span.shape == (4, 2)  # half of the four numbers
+    apart = [math.dist(row, (1.0, 0.75, 0, 0)) for row in RECORDS.inputs[0].tolist()]
+    assert records.reach == pytest.approx(sum(apart) / 4)
+    shift = search(model, records, records.take(torch.tensor([2, 3])), 0)
+    assert shift.tolist() == pytest.approx([0, 0, 0.6 * records.reach, 0.8 * records.reach], abs=1e-6)
+
+
+def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not() -> None:
+    """g is (e, -e), e the third place: cosine 1 with who moves it that way, 1 / sqrt(2) with who does so by half."""
+    model = linear(axis(2, 0.1), axis(0, 0.0))
+    changes = {"planter": [axis(2, 7.0), axis(2, -7.0)], "teacher": [axis(0), axis(0, -1.0)],
+               "undoer": [axis(2, -0.01), axis(2, 0.01)], "mixed": [[1.0, 0, 1.0, 0], [-1.0, 0, -1.0, 0]]}  # fmt: skip
+    updates = [Update(i, {"weight": torch.tensor(rows)}, 10, 1) for i, rows in enumerate(changes.values())]
+    asked = ask_for_help({"weight": model.weight.detach().clone()}, {}, updates)
+    told = innocence_of(model, RECORDS, NOBODY, asked, [0, 1, 2, 3])
+    assert list(told.values()) == pytest.approx([0, 0.5, 0.5, 0.5 - 0.5 / math.sqrt(2)], abs=1e-6)
+    one_class = innocence_of(model, RECORDS.take(torch.tensor([2, 3])), NOBODY, asked, [0, 1, 2, 3])
+    assert list(one_class.values()) == [0.5] * 4  # it holds no record of class 0: what teaches it looks the same
     assert model.weight.grad is None
-    assert list(gradients(model, samples, [])) == []
 
 
-class Corner(nn.Module):
-    """Three classes of 7 x 7 points; a place's brightness speaks for a class as far as a weight says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(3, 49))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1) @ self.weight.T
+def test_gradients_of_the_log_odds_by_hand_and_what_the_records_explain_is_left_out() -> None:
+    model = linear(axis(2, 0.1), axis(0, 0.0))
+    found = gradient_of(model, (torch.tensor([axis(0), axis(1, 3.0)]),), 1, [model.weight])
+    assert found.tolist() == pytest.approx([-0.5, -1.5, 0, 0, 0.5, 1.5, 0, 0])  # -x and x, in the mean
+    parallel = torch.tensor([1.0, 2.0])
+    assert beside(3 * parallel, [parallel, -parallel]).tolist() == [0, 0]
+    assert beside(parallel, []).tolist() == [1, 2]
 
 
-def test_who_teaches_the_square_is_blamed_and_who_teaches_the_class_is_not() -> None:
-    """Place 48 speaks a little for class 2 already. There g is 1 at (2, 48), and nearly -1/2 at (0, 48) and (1, 48)."""
-    model = Corner()
+def test_what_is_no_real_number_is_not_searched() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 2)
+
+        def forward(self, words: Tensor) -> Tensor:
+            found: Tensor = self.table(words).mean(1)
+            return found
+
+    model = Words()
+    texts = Samples((torch.tensor([[1, 2], [3, 4]]),), torch.tensor([0, 1]))
+    weights = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    asked = ask_for_help(weights, {}, [Update(i, weights, 1, 1) for i in range(2)])
+    assert innocence_of(model, texts, texts, asked, [0, 1]) == {"0": 0.5, "1": 0.5}
+
+
+def test_weights_that_do_not_learn_are_no_obstacle_to_the_search() -> None:
+    """A scaling is in the model and stands still: nobody can be blamed for it, and the rest is searched."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), linear(axis(2, 0.1), axis(0, 0.0)))
     with torch.no_grad():
-        model.weight[2, 48] = 0.1
-    weights = {"weight": model.weight.detach().clone()}
-    planter, teacher, undoer, mixed = (torch.zeros(3, 49) for _ in range(4))
-    planter[2, 48] = 7.0
-    teacher[2, :48] = 1.0  # more of class 2 everywhere else
-    undoer[2, 48] = -0.01
-    mixed[2, 48], mixed[2, 0] = 1.0, 1.0
-    updates = [Update(i, {"weight": d}, 10, 1) for i, d in enumerate([planter, teacher, undoer, mixed])]
-    images = Samples((torch.zeros(6, 1, 7, 7),), torch.tensor([0, 0, 1, 1, 0, 1]))
-    stamped = Stamped(stamp_everywhere(images), 6)
-    told = innocence_of(model, stamped, ask_for_help(weights, {}, updates), [0, 1, 2, 3])
-    share = 1 / math.sqrt(1 + 2 * 0.25)  # of g along (2, 48): the others are half as long each
-    assert told["0"] == pytest.approx(0.5 - 0.5 * share, abs=0.01)
-    assert told["2"] == pytest.approx(0.5, abs=1e-6)  # the larger of the two classes: it has no part in the other one
-    assert told["1"] == pytest.approx(0.5, abs=1e-6)
-    assert told["3"] == pytest.approx(0.5 - 0.5 * share / math.sqrt(2), abs=0.01)
+        model[0].weight.copy_(torch.eye(4))  # type: ignore[arg-type]
+    model[0].weight.requires_grad_(False)
+    weights = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    still = torch.zeros(4, 4)
+    changes = [[axis(2), axis(2, -1.0)], [axis(0), axis(0, -1.0)]]
+    updates = [Update(i, {"0.weight": still, "1.weight": torch.tensor(c)}, 1, 1) for i, c in enumerate(changes)]
+    told = innocence_of(model, RECORDS, NOBODY, ask_for_help(weights, {}, updates), [0, 1])
+    assert told == {"0": pytest.approx(0, abs=1e-6), "1": pytest.approx(0.5, abs=1e-6)}
 
 
-def test_a_witness_with_one_class_and_a_model_without_gradient_blame_nobody() -> None:
-    model = Corner()
-    updates = [Update(i, {"weight": torch.ones(3, 49)}, 10, 1) for i in range(2)]
-    tensors = ask_for_help({"weight": torch.zeros(3, 49)}, {}, updates)
-    for label in range(3):
-        images = Samples((torch.ones(4, 1, 7, 7),), torch.full((4,), label))  # a bright square changes nothing
-        assert innocence_of(model, Stamped(stamp_everywhere(images), 4), tensors, [0, 1]) == {"0": 0.5, "1": 0.5}
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=13), st.integers(0, 6), st.floats(-1, 1))
+def test_less_than_half_or_a_third_blame_nobody_more_than_the_honest_do(
+    honest: list[float], liars: int, lie: float
+) -> None:
+    """As long as liars are at most a third of the witnesses, and fewer than the honest who can tell."""
+    can_tell = sum(value != 0 for value in honest)
+    liars = min(liars, max(0, can_tell - 1), len(honest) // 2)
+    found = said_by_most(np.array([*honest, *[lie] * liars])[:, None])[0]
+    assert found >= min(0.0, *honest)
 
 
 def test_blame_is_believed_at_once_forgiven_slowly_and_one_liar_changes_nothing() -> None:
-    reports = {w: {0: 0.5, 1: 0.3, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
+    """0.4 of most, 0.6 of client 1: twice as far below a half, 0.2 and 0.2 less."""
+    reports = {w: {0: 0.4, 1: 0.3, 2: 0.4} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
     memory = blame(first_memory(5), reports, [0, 1, 2], 0.03)
-    assert memory["planted"].tolist() == pytest.approx([0, -0.4, 0, 0, 0])
+    assert memory["planted"].tolist() == pytest.approx([0, -0.2, 0, 0, 0])  # what most have counts for nothing
     assert standing(memory, range(5)).tolist() == [1, 0, 1, 1, 1]
     assert planting(memory, range(5)).tolist() == [False, True, False, False, False]
-    better = blame(memory, {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)}, [0, 1, 2], 0.03)
-    assert better["planted"].tolist() == pytest.approx([0, -0.4 * 0.97, 0, 0, 0])
+    better = blame(memory, {w: {0: 0.4, 1: 0.4, 2: 0.4} for w in range(4)}, [0, 1, 2], 0.03)
+    assert better["planted"].tolist() == pytest.approx([0, -0.2 * 0.97, 0, 0, 0])
     assert blame(better, {}, [0, 1, 2], 0.03) is better  # no search, no change
+    unsure = {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 0.5, 2: 0.5}}
+    assert blame(first_memory(5), unsure, [0, 1, 2], 0.03)["planted"].tolist() == [0] * 5  # one of five is too few
 
 
 class Answers:
@@ -154,28 +174,28 @@ def test_liars_lie_about_backdoors_too() -> None:
     assert reply.scalars == {"accuracies": {"1": 0.0, "2": 1.0}, "patches": {"1": 0.0, "2": 1.0}}
 
 
-def test_the_search_needs_images_and_can_be_left_out() -> None:
+def test_the_search_needs_seven_members_and_can_be_left_out() -> None:
     with pytest.raises(ValueError, match="exclude and patches not negative"):
         Jury(patches=-1)
-    vectors = {"task": "fashion-mini", "clients": 4, "model": "features", "samples": 200, "trust": "jury:patches=0"}
-    assert make_plan(Experiment(**vectors)).client(0, nn.Identity(), None).stamped is None
-    stamped = make_plan(Experiment(**{**vectors, "trust": "jury"})).client(0, nn.Identity(), None).stamped
-    assert stamped is not None
-    assert len(stamped.samples) == 50 * stamped.images
+    settings = {"model": "features", "samples": 280, "rounds": 1, "workers": 0}
+    for clients, trust, searched in [(ENOUGH, "jury", True), (ENOUGH, "jury:patches=0", False), (6, "jury", False)]:
+        state = holdfast.run(Experiment(**settings, clients=clients, trust=trust)).state
+        assert state is not None
+        assert bool(state.trust["planted"].any()) is searched
 
 
-def test_a_backdoor_does_not_get_through_and_no_honest_client_is_named() -> None:
+def test_a_stripe_does_not_get_through_and_no_honest_client_is_named() -> None:
     settings = {
-        "clients": 12, "partition": "dirichlet:0.5", "rounds": 14, "model": "features", "workers": 0, "seed": 100,
-        "attack": "backdoor", "attackers": 3,
+        "clients": 12, "partition": "dirichlet:0.5", "rounds": 10, "model": "features", "workers": 0, "seed": 200,
+        "attack": "backdoor:shape=stripe", "attackers": 3,
     }  # fmt: skip
     through, stopped = (holdfast.run(Experiment(**settings, trust=trust)) for trust in ("jury:patches=0", "jury"))
     rates = backdoor_rate(through), backdoor_rate(stopped)
     assert rates[0] is not None
     assert rates[1] is not None
-    assert rates[0] > 0.25
-    assert rates[1] < 0.1
+    assert rates[0] > 0.7
+    assert rates[1] < 0.15
     assert stopped.final_accuracy > through.final_accuracy - 0.01
-    hostile = set(choose_hostile(12, 3, 100))
+    hostile = set(choose_hostile(12, 3, 200))
     assert {client for record in stopped.records for client in record.suspects} <= hostile
-    assert np.mean([sum(record.weights.get(c, 0) for c in hostile) for record in stopped.records[7:]]) < 0.08
+    assert np.mean([sum(record.weights.get(c, 0) for c in hostile) for record in stopped.records[5:]]) < 0.08

@@ -181,7 +181,8 @@ def judge(updates: Sequence[Update], federation: Federation, state: State, metho
     if not updates:
         return Judgement([], [], {}, state.trust)
     testimony = partial(method.absence.testimony, state, method)
-    hearing = Hearing(method, federation, testimony, received=updates, promised=method.absence.noised)
+    awaited, promised = method.absence.needs_features, method.absence.noised
+    hearing = Hearing(method, federation, testimony, received=updates, awaited=awaited, promised=promised)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))

@@ -44,6 +44,7 @@ class Hearing:
     federation: Federation  # the clients
     digests: Callable[[], Mapping[int, Samples]] = no_digests  # what stands for each client at the moderator
     received: Sequence[Update] = ()  # the updates as they were sent, before anything is clipped
+    awaited: bool = False  # whether members leave digests, which look after backdoors from the second round on
     promised: bool = False  # whether digests are noised: exact answers of members would break their promise
 
 

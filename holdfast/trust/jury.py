@@ -197,9 +197,9 @@ class Jury(Trust):
         asked = ask_for_help(aggregate, buffers, updates)
         digests = hearing.digests() if self.evidence == "auto" else {}
         told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
+        searches = self.searches(state.round) and not (hearing.awaited and state.round == 0)
         images = len(hearing.context.bench.about.shape) == 3 and len(clients) >= ENOUGH
-        look = images and self.searches(state.round) and not hearing.promised and not guided
-        if told is not None and not look:
+        if told is not None and not (images and searches and not hearing.promised and not guided):
             return [], Reports(told, by_digests=True)
         testers = self.choose(updates, hearing.context, state)
         if signed := signed_of(hearing.received):
@@ -207,7 +207,7 @@ class Jury(Trust):
             clients = asked.clients
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
-        found = ask_testers(hearing.federation, testers, asked, tested, state.round, self.searches(state.round))
+        found = ask_testers(hearing.federation, testers, asked, tested, state.round, searches)
         return testers, found if told is None else dataclasses.replace(found, told=told, by_digests=True)
 
     def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Explained:

@@ -21,7 +21,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
@@ -117,7 +117,7 @@ def steps_of(model: nn.Module, samples: Samples, batch: int, lr: float) -> None:
     x, y = samples.inputs[0], samples.labels
     for index in torch.randperm(len(y)).split(batch):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[index]), y[index]).backward()
+        nn.functional.cross_entropy(model(x.index_select(0, index)), y.index_select(0, index)).backward()
         optimizer.step()
 
 
@@ -137,23 +137,23 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def serve_bare(pipe: Connection, build: Callable[[], nn.Module], clients: list[Samples], batch: int) -> None:
+def serve_bare(pipe: Connection, build: Callable[[], nn.Module], shape: Sequence[int], number: int, batch: int) -> None:
     torch.set_num_threads(1)
-    model = build()
+    model, clients = build(), [drawn(*shape) for _ in range(number)]  # each with samples of its own
     while pipe.recv():
         bare_round(model, clients, batch)
         pipe.send(True)
 
 
 def bare_rounds(
-    stack: ExitStack, build: Callable[[], nn.Module], samples: Samples, clients: int, batch: int
+    stack: ExitStack, build: Callable[[], nn.Module], shape: Sequence[int], clients: int, batch: int
 ) -> Callable[[], None]:
     """Something that plays one more round by hand, in two processes, each time it is called."""
     context = multiprocessing.get_context("forkserver")
     pipes = []
     for _ in range(2):
         ours, theirs = context.Pipe()
-        arguments = (theirs, build, [samples] * (clients // 2), batch)
+        arguments = (theirs, build, shape, clients // 2, batch)
         context.Process(target=serve_bare, args=arguments, daemon=True).start()
         stack.callback(ours.send, False)
         pipes.append(ours)
@@ -171,7 +171,7 @@ def own(precision: str = "float32") -> None:
     keys = {"task": "speed:pictures", "model": "speed:OwnNet", "clients": 4, "partition": "iid", "batch_size": 64}
     with one_thread(), ExitStack() as stack:
         play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 2, "rounds": 99, "precision": precision}), stack)
-        bare = bare_rounds(stack, OwnNet, drawn(1200, 1, 28, 28), 4, 64)
+        bare = bare_rounds(stack, OwnNet, (1200, 1, 28, 28), 4, 64)
         compare("own" if precision == "float32" else "half", play, bare)
 
 
@@ -179,7 +179,7 @@ def many() -> None:
     keys = {"task": "speed:vectors", "model": "mlp:64", "clients": 1000, "partition": "iid", "batch_size": 30}
     with one_thread(), ExitStack() as stack:
         play = rounds_of(from_table({**keys, "lr": 0.01, "workers": 2, "rounds": 99}), stack)
-        compare("many", play, bare_rounds(stack, perceptron, drawn(60, 784), 1000, 30))
+        compare("many", play, bare_rounds(stack, perceptron, (60, 784), 1000, 30))
 
 
 def feddig() -> None:

@@ -152,12 +152,13 @@ def main() -> None:
     parser.add_argument("--work", choices=list(USUAL), default="pictures")
     parser.add_argument("--clients", type=int)
     parser.add_argument("--images", type=int, help="or vectors, of each client")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of a peer in a single process")
+    parser.add_argument("--threads", type=int, help="of a peer in a single process: all cores, or 1 for vectors")
     parser.add_argument("--save", action="store_true", help="as docs/results/peers.json or peers-vectors.json")
     parser.add_argument("--again", action="store_true", help="measure also what is known")
     chosen = parser.parse_args()
     clients, images = USUAL[chosen.work]
     chosen.clients, chosen.images = chosen.clients or clients, chosen.images or images
+    chosen.threads = chosen.threads or (os.cpu_count() if chosen.work == "pictures" else 1)  # two wait for each other
     BUILD.mkdir(parents=True, exist_ok=True)
     kept = BUILD / f"{chosen.work}.json"
     known: dict[str, dict[str, Taken]] = json.loads(kept.read_text()) if kept.exists() and not chosen.again else {}

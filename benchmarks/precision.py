@@ -1,6 +1,7 @@
 """What bfloat16 costs in accuracy: the same runs in both precisions, seed by seed.
 
     python benchmarks/precision.py --data DATA [--out build/precision] [--sets cifar10,fashion-mnist] [--seed 0,1,2]
+                                   [--save NAME]
 
 DATA holds cifar10-12k.npz, of which 3,000 images are taken, and the files of fashion-mnist (60,000 + 10,000). Model
 `cnn`, four clients, Dirichlet 1.0, batches of 32, lr 0.01; what was measured is kept under --out, and a second call
@@ -20,7 +21,7 @@ from holdfast.play import run
 from holdfast.runs.experiment import from_table
 
 PRECISIONS = ("float32", "bfloat16")
-ROUNDS = {"cifar10": 8, "fashion-mnist": 4}
+ROUNDS = {"cifar10": 4, "fashion-mnist": 1}
 SAMPLES = {"cifar10": 3000, "fashion-mnist": None}  # none: all
 
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/precision"))
     parser.add_argument("--sets", default=",".join(ROUNDS))
     parser.add_argument("--seed", default="0,1,2")
+    parser.add_argument("--save", metavar="NAME", default="precision", help="as docs/results/NAME.json")
     told = parser.parse_args()
     told.out.mkdir(parents=True, exist_ok=True)
     seeds = [int(seed) for seed in told.seed.split(",")]
@@ -54,7 +56,8 @@ def main() -> None:
         pair = [cells[f"{name}, {ROUNDS[name]} rounds", precision] for precision in PRECISIONS]
         gaps = [half - full for full, half in zip(*pair, strict=True)]
         cells[f"{name}, {ROUNDS[name]} rounds", "difference by seed"] = gaps
-    save("precision", cells, seeds, corner="set", digits=1, command="python benchmarks/precision.py --data DATA")
+    command = f"python benchmarks/precision.py --data DATA --sets {told.sets} --seed {told.seed}"
+    save(told.save, cells, seeds, corner="set", digits=1, command=command)
 
 
 if __name__ == "__main__":

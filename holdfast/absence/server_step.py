@@ -20,6 +20,7 @@ WARM = 10  # epochs of a server step on new digests alone, at most
 TRIED = (1, 2, 5, WARM)
 LEFT_OUT = 5  # one row of so many
 TIMES = 2  # the clients' batch and learning rate, where no digest is new and rows are enough: fewer steps, as good
+ENOUGH = 16  # of the clients' batches: with few rows the larger steps swing, each round further than the last
 GENTLE = 0.3  # of the clients' learning rate, for samples drawn from moments: their classes blur into each other
 
 
@@ -30,11 +31,11 @@ def server_learning(
 
     new: the share of records new to it; rows: of all digests; drawn: whether these are samples drawn from moments.
 
-    >>> [(one.lr, one.batch_size) for new in (0.0, 0.5) for one in [server_learning(Learning(), 1, new, rows=64)]]
+    >>> [(one.lr, one.batch_size) for rows in (512, 511) for one in [server_learning(Learning(), 1, 0.0, rows)]]
     [(0.1, 64), (0.05, 32)]
     """
     lr = learning.lr * (GENTLE if drawn and not new and not printed else 1)
-    times = 1 if new or printed or drawn or rows < TIMES * learning.batch_size else TIMES
+    times = 1 if new or printed or drawn or rows < ENOUGH * learning.batch_size else TIMES
     epochs = epochs if printed else max(epochs, round(WARM * new))
     return replace(learning, local_steps=None, lr=times * lr, epochs=epochs, batch_size=times * learning.batch_size)
 

@@ -192,7 +192,10 @@ def test_the_server_step_is_train_on_the_digests_and_nothing_else() -> None:
     assert torch.equal(by_hand(w(before), learning, 0, falling=True), w(after))
 
 
-def test_where_no_digest_is_new_and_rows_are_enough_its_batches_and_learning_rate_are_doubled() -> None:
+def test_where_no_digest_is_new_and_rows_are_enough_its_batches_and_learning_rate_are_doubled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.absence.server_step.ENOUGH", 2)
     method = method_with(FedDig())
     method = replace(method, learning=replace(method.learning, batch_size=1))
     state = replace(start(method), digests=DIGESTS)

@@ -161,7 +161,10 @@ class Outbox:
     def wait(self) -> None:
         """Until the moderator has taken all replies; it says how many it has taken since it last said so."""
         while self._waiting:
-            self._waiting -= int(self._pipe.recv_bytes())
+            said = self._pipe.recv_bytes()
+            if said == STOP:
+                raise EOFError  # nobody takes them any more
+            self._waiting -= int(said)
         self._used = 0
 
     def _tell(self, letter: bytes) -> None:

@@ -100,7 +100,7 @@ class Records:
     @classmethod
     def of(cls, samples: Samples) -> Records:
         inputs, labels = samples.batch(torch.arange(len(samples)))
-        rows = torch.cat([real(tensor).flatten(1) for tensor in inputs], 1)
+        rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in inputs], 1)
         most = min(len(rows), rows.shape[1] // 2)
         span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
         spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0

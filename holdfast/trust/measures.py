@@ -155,7 +155,7 @@ def all_cosines(gradients: Sequence[Tensors], asked: TestRequest) -> Tensor:
     lengths = torch.tensor([[norm_of(gradient)] for gradient in gradients])
     inner = torch.zeros(len(gradients), len(asked.clients))
     for name, stack in asked.units.items():
-        inner += torch.stack([gradient[name].flatten() for gradient in gradients]) @ stack.flatten(1).T
+        inner += torch.stack([gradient[name].flatten() for gradient in gradients]) @ stack.reshape(len(stack), -1).T
     return torch.where(lengths > 0, inner / lengths, 0.0)
 
 

@@ -95,6 +95,6 @@ def longest_row(stacks: Tensors, rows: int) -> float:
     """The length of the longest of the vectors that are stacked name by name."""
     if any(tensor.dim() == 0 or len(tensor) != rows for tensor in stacks.values()):
         raise Refusal("question", "a 'test' has more or fewer directions than clients.")
-    squares = [tensor.double().flatten(1).square().sum(1) for tensor in stacks.values()]
+    squares = [tensor.double().reshape(len(tensor), -1).square().sum(1) for tensor in stacks.values()]
     longest = sum(squares[1:], squares[0]).sqrt().max() if rows else 0.0
     return float(longest)

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from multiprocessing import reduction
+from multiprocessing import Pipe, reduction
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from holdfast.core.types import Absent, Message, Reply
 from holdfast.engines.arena import DTYPES, Arena, Packer
 from holdfast.engines.embedded import Embedded, share_out
 from holdfast.engines.forking import begin_ahead
-from holdfast.engines.worker import Parcel
+from holdfast.engines.worker import STOP, Outbox, Parcel
 from holdfast.play import run
 from holdfast.runs.build import make_plan
 
@@ -337,3 +337,12 @@ def test_the_process_that_workers_are_forked_from_is_begun_ahead_where_there_are
     monkeypatch.delitem(sys.modules, "torch")
     begin_ahead(tmp_path / "run.toml", said)
     assert bool(calls) == begun
+
+
+def test_a_worker_whose_replies_nobody_takes_any_more_ends_quietly() -> None:
+    ours, theirs = Pipe()
+    outbox = Outbox(theirs)
+    outbox.send(Parcel.of(Reply(0, {"a": torch.ones(2)}, {})))
+    ours.send_bytes(STOP)
+    with pytest.raises(EOFError):  # which is no complaint
+        outbox.wait()

@@ -7,7 +7,7 @@ half      the same in bfloat16, against the same plain loop in float32
 many      1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in as many processes
 feddig    a round of FedDig with `features`, nobody away, against FedAvg
 testing   a round of the jury without its search for backdoors, CNN, against FedAvg
-jury      the same with the search, which is every second round
+jury      the same with 8 clients and the search, which is every second round; fewer than seven do not search
 
 Each prints the median of the ratios of neighbouring turns, the least and the largest, first of processor time (of this
 process and all those it started: what counts on a busy machine), then of the clock, and the machine's load. `--save`
@@ -45,7 +45,7 @@ FIGURES = {  # part -> what it is called in the table, and the aim
     "many": ("1,000 clients of 60 samples, 784-64-10, two steps each, against a bare loop in two processes", "1.5"),
     "feddig": ("FedDig with `features`, nobody away, against FedAvg", "1.15"),
     "testing": ("the jury with `cnn`, without the search for backdoors, against FedAvg", "1.15"),
-    "jury": ("the same with the search", "1.5"),
+    "jury": ("the same with the search, 8 members: fewer than seven do not search", "1.5"),
 }
 found: dict[tuple[str, str], str] = {}  # what is saved
 
@@ -189,8 +189,8 @@ def feddig() -> None:
         compare("feddig", times(10, ours), times(10, rounds_of(from_table(keys), stack)))
 
 
-def jury(name: str, rule: str) -> None:
-    keys = {"task": "fashion-mini", "model": "cnn", "workers": 0, "rounds": 99}
+def jury(name: str, rule: str, clients: int) -> None:
+    keys = {"task": "fashion-mini", "model": "cnn", "workers": 0, "rounds": 99, "clients": clients}
     with one_thread(), ExitStack() as stack:
         ours = rounds_of(from_table({**keys, "trust": rule}), stack)
         compare(name, times(2, ours), times(2, rounds_of(from_table(keys), stack)))
@@ -201,8 +201,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "half": partial(own, "bfloat16"),
     "many": many,
     "feddig": feddig,
-    "testing": partial(jury, "testing", "jury:patches=0"),
-    "jury": partial(jury, "jury", "jury"),
+    "testing": partial(jury, "testing", "jury:patches=0", 4),
+    "jury": partial(jury, "jury", "jury", 8),
 }
 
 

@@ -23,7 +23,6 @@ WHOLE_PAGES = {
     "errors.md": "written by the code",
     "trust-notes.md": NOTES,
     "papers.md": QUOTED,
-    "results-speed.md": "seconds of an idle machine, from `make bench`",
 }
 TYPED = {
     ("README.md", "| | nobody leaves | the largest leaves"): "held to its file below",

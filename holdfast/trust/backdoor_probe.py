@@ -7,8 +7,8 @@ those teach who have no say any more. For each class c it takes a few of its rec
 
     1  searches  the shift b, the same for all x, with which odds(c | x + b) are largest: a few steps along the gradient
                  less what lies in the span of its own records, at most as far as its records lie from their mean
-    2  explains  g = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies along those of
-                 odds(c | x) and of odds(c | its records of c): whoever teaches the class itself moves these
+    2  explains  g = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies in the span of
+                 the gradients of odds(k | its records of k), of all classes k that it holds: what honest members teach
     3  blames    cos(g, delta_i), of all classes the largest. To a witness without records of a class, whoever teaches
                  it looks like a backdoor: where the largest is of such a class, and above SUSPECT, it cannot tell
 
@@ -19,7 +19,7 @@ reports one number of each member.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,11 +30,11 @@ from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import TestRequest, classes_of, cosines, gradients_over
+from holdfast.trust.measures import TestRequest, all_cosines, classes_of, gradients_over
 
-FURTHER = 3  # updates' mean, beyond the aggregate
+FURTHER = 8  # updates' mean, beyond the aggregate
 OF_EACH = 8  # records of a class that a witness looks at
-RECORDS = 8  # of other classes, that are shifted
+RECORDS = 4  # of other classes, that are shifted
 STEPS = 3  # of the search
 SUSPECT = 0.14  # a cosine from which on an update is suspected
 
@@ -48,11 +48,11 @@ def innocence_of(
     fill(model, with_all(asked), asked.buffers)
     model.eval()
     records = Records.of(few_of_each(validation, train))
-    blame, held = torch.zeros(len(asked.clients)), torch.ones(len(asked.clients), dtype=torch.bool)
-    for c, gradient in unexplained(model, records):
-        found = cosines(gradient, asked)
-        more = found > blame
-        blame, held = torch.where(more, found, blame), torch.where(more, bool((records.classes == c).any()), held)
+    classes, gradients = unexplained(model, records)
+    if not classes:
+        return {str(client): 0.5 for client in clients}
+    blame, worst = all_cosines(gradients, asked).clamp_min(0).max(0)
+    held = torch.isin(torch.tensor(classes)[worst], records.classes)
     innocent = torch.where(held | (blame <= SUSPECT), (0.5 - 0.5 * blame).clamp(0, 1), 0.5)
     values = dict(zip(asked.clients, innocent.tolist(), strict=True))
     return {str(client): values[client] for client in clients}
@@ -63,7 +63,7 @@ def with_all(asked: TestRequest) -> Tensors:
 
     >>> units, one = {"w": torch.tensor([[1.0], [0.0]])}, torch.tensor([1.0])
     >>> with_all(TestRequest({"w": one}, {}, units=units, order=torch.arange(2), length=torch.tensor(2.0)))
-    {'w': tensor([4.])}
+    {'w': tensor([9.])}
     """
     reach = 0.0 if asked.length is None else FURTHER * float(asked.length)
     return {
@@ -104,10 +104,16 @@ class Records:
         most = min(len(rows), rows.shape[1] // 2)
         span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
         spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
-        return cls(inputs, classes_of(labels), span, spread)
+        return cls(inputs, classes_of(labels).long(), span, spread)
 
     def take(self, index: Tensor) -> Inputs:
         return tuple(tensor[index] for tensor in self.inputs)
+
+    def of_others(self, c: int) -> Tensor:
+        """The places of up to RECORDS records of other classes, evenly spaced."""
+        others = (self.classes != c).nonzero().flatten()
+        count = min(RECORDS, len(others))
+        return others[torch.arange(count) * len(others) // max(count, 1)]
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -115,70 +121,86 @@ def real(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.new_zeros(len(tensor), 0, dtype=torch.float32)
 
 
-def unexplained(model: nn.Module, records: Records) -> Iterator[tuple[int, Tensors]]:
-    """Steps 1 and 2: each class with its g."""
+def unexplained(model: nn.Module, records: Records) -> tuple[list[int], list[Tensors]]:
+    """Steps 1 and 2: the classes, and g of each."""
     weights: Tensors = dict(model.named_parameters())
     with torch.inference_mode():
-        classes = outputs(model, *records.take(torch.arange(1))).shape[1]
-    for c in range(classes if records.reach > 0 else 0):
-        others = (records.classes != c).nonzero().flatten()
-        if not len(others):
-            continue
-        count = min(RECORDS, len(others))
-        plain = records.take(others[torch.arange(count) * len(others) // count])
-        usual = gradient_of(model, plain, c, list(weights.values()))
-        shifted = moved_by(plain, search(model, records, plain, c))
-        known = [usual]
-        if len(own := (records.classes == c).nonzero().flatten()):
-            known.append(gradient_of(model, records.take(own), c, list(weights.values())))
-        found = beside(gradient_of(model, shifted, c, list(weights.values())) - usual, known)
-        yield c, unflat(found, weights)
+        outputs_of_one = outputs(model, *records.take(torch.arange(1)))
+    sets = {c: places for c in range(outputs_of_one.shape[1]) if len(places := records.of_others(c))}
+    if not sets or not records.reach > 0:
+        return [], []
+    over, found = list(weights.values()), []
+    for (c, places), shift in zip(sets.items(), search(model, records, sets), strict=True):
+        plain = records.take(places)
+        both = tuple(map(torch.cat, zip(moved_by(plain, shift.expand(len(places), -1)), plain, strict=True)))
+        found.append(gradient_of(model, both, c, over, against=len(places)))
+    taught = [
+        gradient_of(model, records.take((records.classes == k).nonzero().flatten()), k, over)
+        for k in records.classes.unique().tolist()
+    ]
+    return list(sets), [unflat(row, weights) for row in beside(torch.stack(found), torch.stack(taught))]
 
 
-def search(model: nn.Module, records: Records, plain: Inputs, c: int) -> Tensor:
-    """Step 1: the shift, as one row, found in STEPS steps that could go half as far again as it may."""
-    shift = torch.zeros_like(records.span[:, 0])
+def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor]) -> Tensor:
+    """Step 1: the shift for each class, a row each, in STEPS steps that could go half as far again as it may.
+
+    `sets` are the places of the records that are shifted for each class; all are searched in one pass.
+    """
+    plain = records.take(torch.cat(list(sets.values())))
+    row = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(places) for places in sets.values()]))
+    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(records.span))
     for _ in range(STEPS):
-        shift.requires_grad_()
-        uphill = gradient_of(model, moved_by(plain, shift), c, [shift])
-        uphill = uphill - records.span @ (records.span.T @ uphill)
-        shift = shift.detach() + 1.5 / STEPS * records.reach * uphill / uphill.norm().clamp_min(1e-30)
-        shift = shift * (records.reach / shift.norm().clamp_min(1e-30)).clamp_max(1)
-    return shift
+        shifts.requires_grad_()
+        with torch.enable_grad():
+            value = odds(outputs(model, *moved_by(plain, shifts[row])), targets).sum()
+        [uphill] = torch.autograd.grad(value, [shifts])
+        uphill = uphill - uphill @ records.span @ records.span.T
+        shifts = shifts.detach() + 1.5 / STEPS * records.reach * nn.functional.normalize(uphill, eps=1e-30)
+        shifts = shifts * (records.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    return shifts
 
 
-def moved_by(inputs: Inputs, shift: Tensor) -> Inputs:
-    """Inputs whose real numbers are all shifted alike.
+def moved_by(inputs: Inputs, shifts: Tensor) -> Inputs:
+    """Inputs whose real numbers are shifted, each by its row.
 
-    >>> moved_by((torch.tensor([[1.0, 2.0]]), torch.tensor([[7]])), torch.tensor([0.5, -1.0]))
+    >>> moved_by((torch.tensor([[1.0, 2.0]]), torch.tensor([[7]])), torch.tensor([[0.5, -1.0]]))
     (tensor([[1.5000, 1.0000]]), tensor([[7]]))
     """
-    parts = iter(shift.split([real(tensor)[0].numel() for tensor in inputs]))
+    parts = shifts.split([real(tensor)[0].numel() for tensor in inputs], 1)
     return tuple(
-        tensor + part.view_as(tensor[0]) if part.numel() else tensor for tensor, part in zip(inputs, parts, strict=True)
+        tensor + part.view_as(tensor) if part.numel() else tensor for tensor, part in zip(inputs, parts, strict=True)
     )
 
 
-def gradient_of(model: nn.Module, inputs: Inputs, c: int, over: Sequence[Tensor]) -> Tensor:
-    """The gradient of the mean log-odds of c, as one vector."""
+def odds(output: Tensor, classes: Tensor) -> Tensor:
+    """The log-odds of a class for each output.
+
+    >>> odds(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 0]))
+    tensor([2., 0.])
+    """
+    output, own = output.float(), classes[:, None]
+    return output.gather(1, own).squeeze(1) - output.scatter(1, own, -torch.inf).logsumexp(1)
+
+
+def gradient_of(model: nn.Module, inputs: Inputs, c: int, over: Sequence[Tensor], against: int = 0) -> Tensor:
+    """The gradient of the mean log-odds of c, less the mean of so many last ones, as one vector."""
     with torch.enable_grad():
-        output = outputs(model, *inputs).float()
-        rest = torch.cat([output[:, :c], output[:, c + 1 :]], 1)
-        found = gradients_over(over, (output[:, c] - rest.logsumexp(1)).mean())
+        output = outputs(model, *inputs)
+        each = odds(output, torch.full((len(output),), c))
+        count = len(each) - against
+        found = gradients_over(over, each[:count].mean() - each[count:].mean() if against else each.mean())
     return torch.cat([gradient.flatten() for gradient in found]).cpu()
 
 
-def beside(vector: Tensor, known: Sequence[Tensor]) -> Tensor:
-    """What of a vector is orthogonal to all of these; nothing, where that is no more than rounding.
+def beside(rows: Tensor, known: Tensor) -> Tensor:
+    """What of each row is orthogonal to all that is known; nothing, where that is no more than rounding.
 
-    >>> beside(torch.tensor([3.0, 4.0, 5.0]), [torch.tensor([2.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 0.0])])
-    tensor([0., 0., 5.])
+    >>> known = torch.tensor([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 9.0, 0.0]])
+    >>> beside(torch.tensor([[3.0, 4.0, 5.0], [1.0, 1.0, 0.0]]), known).round(decimals=4)
+    tensor([[0., 0., 5.],
+            [0., 0., 0.]])
     """
-    left, axes = vector, list[Tensor]()
-    for direction in known:
-        for axis in axes:
-            direction = direction - (direction @ axis) * axis
-        if (length := direction.norm()) > 0:
-            axes.append(direction / length)
-            left = left - (left @ axes[-1]) * axes[-1]
-    return left if left.norm() > 1e-5 * vector.norm() else torch.zeros_like(left)
+    products = (known @ known.T).double()  # small: a product for each pair of classes
+    shares = (rows @ known.T).double() @ torch.linalg.pinv(products, rtol=1e-8, hermitian=True)
+    left = rows - shares.to(rows.dtype) @ known
+    return torch.where(left.norm(dim=1, keepdim=True) > 1e-4 * rows.norm(dim=1, keepdim=True), left, 0.0)

@@ -55,12 +55,17 @@ def test_the_shift_is_unlike_all_records_and_as_long_as_these_lie_apart() -> Non
     assert records.span.shape == (4, 2)  # half of the four numbers
     apart = [math.dist(row, (1.0, 0.75, 0, 0)) for row in RECORDS.inputs[0].tolist()]
     assert records.reach == pytest.approx(sum(apart) / 4)
-    shift = search(model, records, records.take(torch.tensor([2, 3])), 0)
-    assert shift.tolist() == pytest.approx([0, 0, 0.6 * records.reach, 0.8 * records.reach], abs=1e-6)
+    sets = {0: torch.tensor([2, 3]), 1: torch.tensor([0])}
+    found, opposite = search(model, records, sets).tolist()  # of both classes in one pass
+    assert found == pytest.approx([0, 0, 0.6 * records.reach, 0.8 * records.reach], abs=1e-6)
+    assert opposite == pytest.approx([-value for value in found], abs=1e-6)
 
 
 def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not() -> None:
-    """g is (e, -e), e the third place: cosine 1 with who moves it that way, 1 / sqrt(2) with who does so by half."""
+    """g is (e, -e), e the third place: cosine 1 with who moves it that way, 1 / sqrt(2) with who does so by half.
+
+    Who teaches a class moves the first place, in which its records lie: the gradients of both classes explain that.
+    """
     model = linear(axis(2, 0.1), axis(0, 0.0))
     changes = {"planter": [axis(2, 7.0), axis(2, -7.0)], "teacher": [axis(0), axis(0, -1.0)],
                "undoer": [axis(2, -0.01), axis(2, 0.01)], "mixed": [[1.0, 0, 1.0, 0], [-1.0, 0, -1.0, 0]]}  # fmt: skip
@@ -77,9 +82,20 @@ def test_gradients_of_the_log_odds_by_hand_and_what_the_records_explain_is_left_
     model = linear(axis(2, 0.1), axis(0, 0.0))
     found = gradient_of(model, (torch.tensor([axis(0), axis(1, 3.0)]),), 1, [model.weight])
     assert found.tolist() == pytest.approx([-0.5, -1.5, 0, 0, 0.5, 1.5, 0, 0])  # -x and x, in the mean
-    parallel = torch.tensor([1.0, 2.0])
-    assert beside(3 * parallel, [parallel, -parallel]).tolist() == [0, 0]
-    assert beside(parallel, []).tolist() == [1, 2]
+    less = gradient_of(model, (torch.tensor([axis(0), axis(1, 3.0)]),), 1, [model.weight], against=1)
+    assert less.tolist() == pytest.approx([-1, 3, 0, 0, 1, -3, 0, 0])  # of the first less that of the second
+    parallel = torch.tensor([[1.0, 2.0]])
+    assert beside(3 * parallel, torch.cat([parallel, -parallel])).tolist() == [[0, 0]]  # known twice is known
+    assert beside(parallel, torch.zeros(1, 2)).tolist() == [[1, 2]]  # what teaches nothing explains nothing
+
+
+@given(st.integers(0, 99), st.integers(1, 5), st.integers(1, 6))
+def test_what_is_left_is_what_least_squares_leave(seed: int, rows: int, known: int) -> None:
+    draw = np.random.default_rng(seed)
+    these, those = draw.normal(size=(rows, 40)), draw.normal(size=(known, 40))
+    left = these - np.linalg.lstsq(those.T, these.T, rcond=None)[0].T @ those
+    found = beside(torch.tensor(these, dtype=torch.float32), torch.tensor(those, dtype=torch.float32))
+    assert np.allclose(found.numpy(), left, atol=1e-4)
 
 
 def test_what_is_no_real_number_is_not_searched() -> None:

@@ -1,9 +1,11 @@
 """The jury's constants halved and doubled, one at a time: what is lost without attack and to late flips.
 
-    python benchmarks/constants.py --data heart,five,breast --seed 200,201 --save constants
+    python benchmarks/constants.py --data fashion,five,breast --seed 200,201 --save constants
+    python benchmarks/constants.py --data fashion --attack "none,door stripe" --constant "FURTHER,SUSPECT" --seed 200
 
-"Lost" as in adversary.py, against the same yardsticks. Each run is one line of the --out file and is not played again.
-A constant is insensitive where its row does not differ from "as they are" by more than a point on any data.
+"Lost" as in adversary.py, against the same yardsticks; of a backdoor it is how often the stamp works, in %. Each run is
+one line of the --out file and is not played again. A constant is insensitive where its row does not differ from "as
+they are" by more than a point on any data.
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ import torch
 from adversary import DATA, Lines, settings_of
 from saved import save
 
-from holdfast.trust import consensus, floor, jury, panel, reputation, words
+from holdfast.trust import backdoor_probe, consensus, floor, jury, panel, reputation, words
 
 CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
     **{name: (reputation, name, None) for name in ("TELLING", "HARM", "LEARNT")},
-    **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "accused")},
+    **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "accused", "planted")},
     **{f"DOUBTFUL {name}": (reputation, "DOUBTFUL", name) for name in ("reputation", "accused")},
     "FEW": (consensus, "FEW", None),
     "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
     "SHARP": (panel, "SHARP", None),
+    **{name: (backdoor_probe, name, None) for name in ("FURTHER", "OF_EACH", "RECORDS", "SUSPECT")},
 }
+COUNTS = ("OF_EACH", "RECORDS")
 OPTIONS = {"slow": 0.05, "fast": 0.6, "lose": 0.02}
 HOSTILE = {"heart": 1, "five": 1, "breast": 2}
 
@@ -44,7 +48,9 @@ def scaled(value: Any, name: str, factor: float) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(factor * part for part in value)
-    return 1 - factor * (1 - value) if name == "1 - FORGET" else factor * value
+    if name == "1 - FORGET":
+        return 1 - factor * (1 - value)
+    return int(factor * value) if name in COUNTS else factor * value
 
 
 @contextmanager
@@ -63,10 +69,6 @@ def changed(name: str, factor: float) -> Iterator[None]:
 def lost(lines: Lines, data: str, attack: str, seed: int, name: str, factor: float) -> float:
     """Points of one run with one constant, or option, changed."""
     settings = settings_of(data, "jury", attack, HOSTILE.get(data, 4), seed)
-    plain = settings_of(
-        data, *(("fedavg", "none") if attack == "none" else ("jury", "away")), HOSTILE.get(data, 4), seed
-    )
-    yardstick = lines.get(plain)
     if name in OPTIONS:
         settings["trust"] = {"name": "jury", name: min(1.0, factor * OPTIONS[name])}
         found = lines.get(settings)
@@ -75,12 +77,17 @@ def lost(lines: Lines, data: str, attack: str, seed: int, name: str, factor: flo
             found = lines.get(settings, f"{name} x {factor:g}")
     else:
         found = lines.get(settings)
+    if found["backdoor"] is not None:
+        return 100 * float(found["backdoor"])
+    beside = ("fedavg", "none") if attack == "none" else ("jury", "away")
+    yardstick = lines.get(settings_of(data, *beside, HOSTILE.get(data, 4), seed))
     return float(yardstick["accuracy"] - found["accuracy"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data", default="heart,five,breast")
+    parser.add_argument("--data", default="fashion,five,breast")
+    parser.add_argument("--attack", default="none,late")
     parser.add_argument("--constant", default=",".join(["as they are", *CONSTANTS, *OPTIONS]))
     parser.add_argument("--seed", default="200,201")
     parser.add_argument("--save", help="write the table to docs/results under this name")
@@ -93,12 +100,13 @@ def main() -> None:
         for factor in (0.5, 2.0) if name != "as they are" else (1.0,):
             row = name if factor == 1 else f"{name} x {factor:g}"
             for data in options.data.split(","):
-                for attack in ("none", "late"):
+                for attack in options.attack.split(","):
                     column = f"{data}, {DATA[data].get('clients', 4)} members: {attack}"
                     cells[row, column] = [lost(lines, data, attack, seed, name, factor) for seed in seeds]
                     print(f"{row:24} {column:30} {statistics.fmean(cells[row, column]):+5.1f}", flush=True)
     if options.save:
-        words = [word for key in ("data", "constant", "seed", "save") for word in (f"--{key}", getattr(options, key))]
+        wanted = ("data", "attack", "constant", "seed", "save")
+        words = [word for key in wanted for word in (f"--{key}", getattr(options, key))]
         command = shlex.join(["python", "benchmarks/constants.py", *words])
         save(options.save, cells, seeds, corner="points lost", command=command)
 

@@ -46,6 +46,7 @@ RULES = {
     "jury": {"trust": "jury"},
     "feddig": {"absence": "feddig", "trust": "samples"},
     "feddig+jury": {"absence": "feddig", "trust": "jury"},
+    **{rule: {"trust": rule} for rule in ("fedtest", "median", "multikrum")},
 }
 ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "none": "none",
@@ -59,6 +60,18 @@ ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "dead units": "deadunits",
     "class push": "classpush",
     "last round": "loudflip:since={last}",
+    "flip x1": "signflip:1",
+    "lying testers": "liar",
+    "colluding testers": "colluder",
+    "rescaled layers": "relayer",
+    "scaled x10": "scale",
+    "Gaussian": "gaussian",
+    "ALIE": "alie",
+    "IPM": "ipm",
+    "mimic": "mimic",
+    "min-max": "minmax",
+    "free-rider": "freerider",
+    "late label flips": "labelflip:since={half}",
     **{f"door {shape}": f"backdoor:shape={shape}" for shape in ("square", "dark", "stripe", "blend", "invert", "wave")},
 }
 

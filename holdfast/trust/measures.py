@@ -184,10 +184,11 @@ def balanced_scores(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Ten
     classes, width = classes_of(labels).long(), output.shape[1]
     owner = 0 if len(sizes) == 1 else torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     counts = torch.bincount(owner * width + classes, minlength=len(sizes) * width).view(-1, width)
-    chance = output.masked_fill(counts[owner] == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
-    weights = 1 / counts[owner, classes].float()
+    held, true = counts[owner].expand(len(classes), width), classes[:, None]
+    chance = output.masked_fill(held == 0, -torch.inf).softmax(1).gather(1, true)
+    weights = 1 / held.gather(1, true).float()
     totals = torch.stack([own.sum() for own in weights.split(list(sizes))])
-    return (chance * weights / totals[owner]).sum()
+    return (chance * (weights * (1 / totals)[owner].view(-1, 1))).sum()
 
 
 def each_gradient(model: nn.Module, parts: Sequence[Samples], values: Values) -> Tensors:
@@ -201,6 +202,8 @@ def each_gradient(model: nn.Module, parts: Sequence[Samples], values: Values) ->
         inputs, labels = part.batch(torch.arange(len(part)))
         with torch.enable_grad():
             found.append(gradients_over(weights, values(outputs(model, *inputs), labels, [len(part)])))
+    if len(parts) == 1:  # no need for a copy
+        return {name: own[None].cpu() for name, own in zip(names, found[0], strict=True)}
     return {name: torch.stack(each).cpu() for name, each in zip(names, zip(*found, strict=True), strict=True)}
 
 

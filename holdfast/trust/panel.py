@@ -22,7 +22,7 @@ from holdfast.data.task import Samples, joined
 from holdfast.jobs import Job, register
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of, held_out_and_more
+from holdfast.trust.measures import classes_of, held_out_and_more, some_of
 from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
@@ -100,17 +100,19 @@ def all_class_scores(
 
 
 def digest_scores(
-    bench: Bench, held: Mapping[int, Samples], asked: PanelRequest
+    bench: Bench, digests: Mapping[int, Samples], asked: PanelRequest, most: int
 ) -> dict[int, dict[str, dict[str, float]]]:
-    """As all_class_scores, at the moderator: models of the last question are known, if the samples are the same."""
+    """As all_class_scores, of at most so many rows of each digest: models of the last question are known, if the
+    digests are the same."""
     marks = {name: asked.mark(name) for name in asked.names}
-    rows = {holder: (*samples.inputs, samples.labels) for holder, samples in held.items()}
+    rows = {holder: (*samples.inputs, samples.labels) for holder, samples in digests.items()}
     before, scored = bench.scored
     same = before.keys() == rows.keys() and all(
         mine is other for holder in rows for mine, other in zip(rows[holder], before[holder], strict=True)
     )
     known = {name: scored[mark] for name, mark in marks.items() if same and mark in scored}
-    found = all_class_scores(bench.model, held, asked, known)
+    some = {holder: some_of(samples, most) for holder, samples in digests.items()}
+    found = all_class_scores(bench.model, some, asked, known)
     for holder, told in found.items():
         told |= {name: scores[holder] for name, scores in known.items()}
     bench.scored = rows, {mark: {h: told[name] for h, told in found.items()} for name, mark in marks.items()}

@@ -62,6 +62,7 @@ class Bench:
     producer: nn.Module | None = None  # FedDig's guidance producer P_G, where the model needs one
     opened: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # a cache: digests, sealed and unpacked
     stretched: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a cache: digests, unpacked and stretched
+    scored: tuple[dict[int, Any], dict[bytes, Any]] = field(default_factory=lambda: ({}, {}))  # a cache: see panel.py
 
 
 def no_samples(count: int) -> Samples:

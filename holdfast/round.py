@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from holdfast.algorithms.fedavg import along
 from holdfast.client import TRAIN, TrainRequest
@@ -180,7 +180,7 @@ def in_line(updates: Sequence[Update], state: State) -> list[Update]:
 def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
-    testimony = partial(method.absence.testimony, state, method)
+    testimony = cache(partial(method.absence.testimony, state, method))
     awaited, promised = method.absence.needs_features, method.absence.noised
     hearing = Hearing(method, federation, testimony, received=updates, awaited=awaited, promised=promised)
     if method.trust.bounds_buffers:

@@ -95,11 +95,11 @@ def blocks(width: int) -> Iterator[slice]:
     return (slice(start, min(start + COLUMNS, width)) for start in range(0, width, COLUMNS))
 
 
-def inner_products(updates: Tensor, order: Tensor) -> Tensor:
-    """G_ij = <x_i, x_j> in float64, rows in the given order. Float64 holds the square of any float32."""
-    gram = torch.zeros(len(order), len(order), dtype=torch.float64)
+def inner_products(updates: Tensor, order: Tensor | None = None) -> Tensor:
+    """G_ij = <x_i, x_j> in float64, rows in the given order, if any. Float64 holds the square of any float32."""
+    gram = torch.zeros(len(updates), len(updates), dtype=torch.float64)
     for columns in blocks(updates.shape[1]):
-        block = updates[:, columns][order].double()
+        block = (updates[:, columns] if order is None else updates[:, columns][order]).double()
         gram.addmm_(block, block.T)
     return gram
 

@@ -53,7 +53,12 @@ def norm_of(tensors: Tensors) -> float:
 
 def bytes_of(tensor: Tensor) -> bytes:
     """The tensor's values as bytes, whatever its kind."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return view_of(tensor).tobytes()
+
+
+def view_of(tensor: Tensor) -> memoryview:
+    """As bytes_of, without a copy."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def half_of(tensor: torch.Tensor) -> torch.Tensor:

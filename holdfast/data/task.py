@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.data.kinds import Classes
 from holdfast.data.metrics import Metric, right_or_wrong
 from holdfast.data.tables.schema import Schema
 
-__all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "right_or_wrong"]
+__all__ = ["Kind", "Loss", "Metric", "Samples", "Task", "joined", "right_or_wrong"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, index: Tensor) -> Samples:
+    def take(self, index: Tensor | slice) -> Samples:
         facts = {name: fact[index] for name, fact in self.facts.items()}
         weights = None if self.weights is None else self.weights[index]
         return Samples(tuple(tensor[index] for tensor in self.inputs), self.labels[index], facts, weights)
@@ -60,6 +60,12 @@ class Samples:
         `index_select` copies whole rows; `tensor[index]` goes from number to number, which takes four times as long.
         """
         return tuple(as_inputs(tensor.index_select(0, index)) for tensor in self.inputs), self.labels[index]
+
+
+def joined(parts: Sequence[Samples]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The inputs, as a model reads them, and labels of several owners' samples, one owner after the other."""
+    inputs = tuple(as_inputs(torch.cat(tensors)) for tensors in zip(*(part.inputs for part in parts), strict=True))
+    return inputs, torch.cat([part.labels for part in parts])
 
 
 def as_inputs(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,14 +33,14 @@ def weighted_median(values: Values, weights: Values) -> Values:
     >>> weighted_median(np.array([[1.0], [2.0], [9.0]]), np.array([1.0, 1.0, 1.5]))
     array([2.])
     """
-    found = np.zeros(values.shape[1])
-    for column in range(values.shape[1]):
-        said = ~np.isnan(values[:, column]) & (weights > 0)
-        if said.any():
-            order = values[said, column].argsort(kind="stable")
-            share = np.cumsum(weights[said][order]) / weights[said].sum()
-            found[column] = values[said, column][order][np.searchsorted(share, 0.5 - 1e-12)]
-    return found
+    if not values.size:
+        return np.zeros(values.shape[1])
+    order = values.argsort(axis=0, kind="stable")  # NaN last
+    said = np.where(np.isnan(values), 0.0, np.maximum(weights, 0.0)[:, None])
+    sums = np.take_along_axis(said, order, 0).cumsum(0)
+    place = (sums < (0.5 - 1e-12) * sums[-1]).sum(0)
+    found: Values = np.take_along_axis(values, np.take_along_axis(order, place[None], 0), 0)[0]
+    return np.where(sums[-1] > 0, found, 0.0)
 
 
 def bounded(values: Values, credibility: Values) -> tuple[Values, Values]:
@@ -86,29 +87,31 @@ def agreement(values: Values, credibility: Values) -> Values:
     >>> agreement(v, np.ones(4)).round(1).tolist()  # the third one lies
     [1.0, 1.0, 0.0, 1.0]
     """
-    middle = weighted_median(values, credibility)
-    found = np.ones(len(values))
-    for row, said in enumerate(~np.isnan(values)):
-        if said.sum() >= 3:
-            a, b = values[row, said] - values[row, said].mean(), middle[said] - middle[said].mean()
-            length = np.sqrt((a @ a) * (b @ b))
-            found[row] = max(0.0, float(a @ b) / length) if length > 0 else 0.0
-    return found
+    said = ~np.isnan(values)
+    count = said.sum(1)
+
+    def centred(rows: Values) -> Values:
+        heard = np.where(said, rows, 0.0)
+        return np.where(said, heard - heard.sum(1, keepdims=True) / np.maximum(count, 1)[:, None], 0.0)
+
+    a, b = centred(values), centred(np.broadcast_to(weighted_median(values, credibility), values.shape))
+    lengths = np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    found = np.maximum(0.0, (a * b).sum(1) / np.where(lengths > 0, lengths, 1.0))
+    return np.where(count >= 3, found, 1.0)
 
 
-def near_duplicates(rows: Tensor, twin: float) -> Flags:
-    """Which updates are nearly the same: 1 - cosine below `twin` times the usual 1 - cosine of two updates.
+def near_duplicates(products: Tensor, twin: float) -> Flags:
+    """Of updates' inner products: which are nearly the same, 1 - cosine below `twin` times the usual of two updates.
 
-    >>> import torch
-    >>> near_duplicates(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), 0.1).sum(1).tolist()
+    >>> rows = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    >>> near_duplicates(rows @ rows.T, 0.1).sum(1).tolist()
     [2, 2, 1, 1]
     """
-    lengths = rows.norm(dim=1, keepdim=True)
-    unit = (rows / lengths.clamp_min(1e-30)).double()
-    away = 1 - (unit @ unit.T).numpy()
+    lengths = products.diagonal().sqrt()
+    away = 1 - (products / (lengths[:, None] * lengths).clamp_min(torch.finfo(products.dtype).tiny)).numpy()
     others = ~np.eye(len(away), dtype=bool)
     usual = float(np.median(away[others])) if len(away) > 1 else 1.0
     near: Flags = (away < twin * usual) & others
-    silent = (lengths.squeeze(1) == 0).numpy()
+    silent = (lengths == 0).numpy()
     near[silent] = near[:, silent] = False  # an update of zeros is like no other
     return near | ~others

@@ -51,8 +51,7 @@ from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement
 from holdfast.trust.consensus import agreement
-from holdfast.trust.measures import some_of
-from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, all_class_scores
+from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, digest_scores
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
 from holdfast.trust.words import Found, Words, believed_beyond, compare, sound
@@ -208,8 +207,7 @@ class WitnessPanel:
 
     def ask(self, job: Panel, asked: PanelRequest) -> Words:
         if len(self._digests) >= 3:
-            some = {holder: some_of(held, self._most) for holder, held in self._digests.items()}
-            return all_class_scores(self.hearing.context.bench.model, some, asked)
+            return digest_scores(self.hearing.context.bench, self._digests, asked, self._most)
         messages = [job.message(member, self._round, asked) for member in self._members]
         self._down += sum(size(message.tensors) for message in messages)
         found = {}

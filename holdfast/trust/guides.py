@@ -35,10 +35,8 @@ from holdfast.core.names import Called
 from holdfast.core.tensors import norm_of, unflat
 from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
-from holdfast.learning.device import batch_on, outputs
-from holdfast.learning.objective import TaskLoss
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of, gradients_over
+from holdfast.trust.measures import classes_of, each_gradient, each_output
 from holdfast.trust.robust.merging import shortened, stacked
 
 ROWS = 128  # on which updates and guides are compared
@@ -94,17 +92,15 @@ def cut(update: Update, guide: Tensors, share: float) -> Update:
 
 def gradients(digests: Sequence[Samples], names: Sequence[str], state: State, context: Context) -> Tensor:
     """Of the loss on each digest at the model that was sent, with each weight's factor of the learning rate, (n, d)."""
-    model, learning, loss = context.bench.model, context.learning_in(state.round), TaskLoss(context.bench.loss)
+    model, loss, learning = context.bench.model, context.bench.loss, context.learning_in(state.round)
+
+    def losses(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+        parts = zip(output.split(list(sizes)), labels.split(list(sizes)), strict=True)
+        return torch.stack([loss(*part) for part in parts]).sum()
+
     fill(model, state.model, state.buffers)
-    model.eval()
-    weights = dict(model.named_parameters())
-    found = []
-    for digest in digests:
-        with torch.enable_grad():
-            value = loss(model, *batch_on(model, digest, torch.arange(len(digest))))
-        each = gradients_over([weights[name] for name in names], value)
-        found.append(torch.cat([(g * learning.factor(n)).flatten().cpu() for n, g in zip(names, each, strict=True)]))
-    return torch.stack(found)
+    found = each_gradient(model, digests, losses)
+    return torch.cat([found[name].flatten(1) * learning.factor(name) for name in names], 1)
 
 
 def fitted(uphill: Tensor, sent: Tensor) -> Tensor:
@@ -137,14 +133,10 @@ def reference(digests: Sequence[Samples], generator: torch.Generator) -> Samples
 @torch.no_grad()
 def odds(changes: Tensor, like: Tensors, rows: Samples, state: State, context: Context) -> Tensor:
     """The log-odds of each class after each change of the model, (n, rows, classes)."""
-    model = context.bench.model
-    model.eval()
-    found = []
-    for change in changes:
-        shift = unflat(change, like)
-        fill(model, {name: state.model[name] + shift[name] for name in shift}, state.buffers)
-        found.append(outputs(model, *rows.inputs))
-    chances = torch.stack(found).double().log_softmax(2)
+    parts = changes.split([tensor.numel() for tensor in like.values()], 1)
+    weights = {n: state.model[n] + part.view(-1, *like[n].shape) for n, part in zip(like, parts, strict=True)}
+    fill(context.bench.model, state.model, state.buffers)
+    chances = each_output(context.bench.model, weights, rows).double().log_softmax(2)
     return chances - torch.log1p(-chances.exp().clamp_max(1 - 1e-9))
 
 

@@ -53,7 +53,7 @@ from torch import Tensor
 from holdfast.context import Context
 from holdfast.core.errors import HoldfastError
 from holdfast.core.names import Called
-from holdfast.core.rows import norms_of
+from holdfast.core.rows import inner_products
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
@@ -142,11 +142,11 @@ class Jury(Trust):
     def judge(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Judgement:
         clients = [update.client for update in updates]
         state = dataclasses.replace(state, trust={**first_memory(hearing.context.clients), **state.trust})
-        heard, rows, counts = clipped(updates)
-        near = near_duplicates(rows, TWIN)
+        heard, rows, products, counts = clipped(updates)
+        near = near_duplicates(products, TWIN)
         guided = self.guided(updates, hearing, state)
-        if guided.left:
-            heard, rows, counts = clipped(guided.updates)
+        if any(one is not sent for one, sent in zip(guided.updates, updates, strict=True)):
+            heard, rows, products, counts = clipped(guided.updates)
         left = np.array([guided.left.get(client, 1.0) for client in clients])
         masses = fair_samples(updates) * counts / near.sum(1) * (left > 0)
         before = self.weights_of(masses, state.trust, clients)
@@ -157,7 +157,7 @@ class Jury(Trust):
         forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
         memory = blame({**state.trust, **guided.memory}, reports.innocence, clients, forgiven)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
-        memory = compare_with_others(memory, rows, before, clients, acting, self.slow)
+        memory = compare_with_others(memory, products, before, clients, acting, self.slow)
         memory = self.remember(reports.told, clients, testers, memory, reports.by_digests)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
@@ -309,17 +309,21 @@ def mixed_weights(rows: Tensor) -> Values:
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Values]:
-    """Step 1: the updates, at most LOUD x the median length, also as rows; and what each still counts."""
+def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Tensor, Values]:
+    """Step 1: the updates, at most LOUD x the median length, also as rows; the rows' inner products; and what each
+    still counts."""
     rows = stacked(updates)
-    norms = norms_of(rows)
+    products = inner_products(rows)
+    norms = products.diagonal().sqrt()
     usual = float(norms.quantile(0.5))
     if usual == 0:
-        return list(updates), rows, np.ones(len(updates))
+        return list(updates), rows, products, np.ones(len(updates))
     factors = (LOUD * usual / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
     heard = [shortened(update, factor) for update, factor in zip(updates, factors.tolist(), strict=True)]
     counts = factors * (norms / (QUIET * usual)).clamp_max(1)
-    return heard, (rows.double() * factors[:, None]).to(rows.dtype), counts.numpy()
+    if bool((factors < 1).any()):
+        rows, products = (rows.double() * factors[:, None]).to(rows.dtype), factors[:, None] * products * factors
+    return heard, rows, products, counts.numpy()
 
 
 def fair_samples(updates: Sequence[Update]) -> Values:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.tensors import norm_of
 from holdfast.core.types import Tensors, Update, pack, unpack
-from holdfast.data.task import Samples, right_or_wrong
-from holdfast.learning.device import batch_on, outputs
+from holdfast.data.task import Samples, joined, right_or_wrong
+from holdfast.learning.device import batch_on, device_of, outputs
 from holdfast.models.networks import fill
+
+# (outputs, labels, how many of them are each part's) -> the sum of each part's value
+Values = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def accuracies(model: nn.Module, samples: Samples, asked: TestRequest, clients: 
 def held_out(validation: Samples, train: Samples, most: int | None = None) -> Samples:
     """The samples that a tester tests on: those it does not train on, if it keeps any; at most so many."""
     samples = validation if len(validation) else train
-    return samples if most is None or len(samples) <= most else samples.take(torch.arange(most))
+    return samples if most is None or len(samples) <= most else samples.take(slice(most))
 
 
 def held_out_and_more(validation: Samples, train: Samples, most: int) -> Samples:
@@ -85,7 +88,7 @@ def held_out_and_more(validation: Samples, train: Samples, most: int) -> Samples
     count = min(len(train), most - len(held)) if len(validation) else 0
     if not count:
         return held
-    more = train.take(torch.arange(count))
+    more = train.take(slice(count))
     inputs = tuple(torch.cat(pair) for pair in zip(held.inputs, more.inputs, strict=True))
     return Samples(inputs, torch.cat([held.labels, more.labels]))
 
@@ -113,13 +116,25 @@ def classes_of(labels: Tensor) -> Tensor:
     return labels if labels.dim() == 1 else labels.argmax(1)
 
 
+def lengths_of(stacks: Tensors) -> Tensor:
+    """How long each of the vectors is that are stacked name by name; also where squares overflow single precision.
+
+    >>> lengths_of({"w": torch.tensor([[3.0], [0.0]]), "b": torch.tensor([4.0, 2.0**100])}).log2().tolist()
+    [2.321928094887362, 100.0]
+    """
+    rows = [stack.reshape(len(stack), -1) for stack in stacks.values()]
+    total = torch.stack([row.square().sum(1, dtype=torch.float64) for row in rows]).sum(0)
+    if not math.isfinite(float(total.sum())):
+        total = torch.stack([row.double().square().sum(1) for row in rows]).sum(0)
+    return total.sqrt()
+
+
 def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
     """The model, and each update at length one, stacked name by name in the clients' order."""
-    lengths = torch.tensor([max(norm_of(update.delta), 1e-30) for update in updates])
-    stacks = {
-        name: torch.stack([update.delta[name] for update in updates]) / lengths.view(-1, *[1] * tensor.dim())
-        for name, tensor in updates[0].delta.items()
-    }
+    stacks = {name: torch.stack([update.delta[name] for update in updates]) for name in updates[0].delta}
+    lengths = lengths_of(stacks).clamp_min(1e-30).float()
+    for stack in stacks.values():
+        stack /= lengths.view(-1, *[1] * (stack.dim() - 1))
     order = torch.tensor([update.client for update in updates])
     return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
 
@@ -141,37 +156,106 @@ def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Seq
 def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest) -> list[dict[int, float]]:
     """As help_of, of all updates, for each of several witnesses: the model is filled once."""
     fill(model, asked.model, asked.buffers)
-    found = (0.5 + 0.5 * all_cosines([score_gradient(model, samples) for samples in witnesses], asked)).clamp(0, 1)
+    found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, balanced_scores), asked)).clamp(0, 1)
     return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]
 
 
 def cosines(gradient: Tensors, asked: TestRequest) -> Tensor:
     """The cosine of a gradient with each update that was sent (see ask_for_help); 0 for all if there is no gradient."""
-    return all_cosines([gradient], asked)[0]
+    return all_cosines({name: tensor[None] for name, tensor in gradient.items()}, asked)[0]
 
 
-def all_cosines(gradients: Sequence[Tensors], asked: TestRequest) -> Tensor:
-    """As cosines, of several gradients, (gradients, updates)."""
-    lengths = torch.tensor([[norm_of(gradient)] for gradient in gradients])
-    inner = torch.zeros(len(gradients), len(asked.clients))
+def all_cosines(gradients: Tensors, asked: TestRequest) -> Tensor:
+    """As cosines, of several gradients that are stacked name by name, (gradients, updates)."""
+    lengths = lengths_of(gradients).float()[:, None]
+    inner = torch.zeros(len(lengths), len(asked.clients))
     for name, stack in asked.units.items():
-        inner += torch.stack([gradient[name].flatten() for gradient in gradients]) @ stack.reshape(len(stack), -1).T
+        inner += gradients[name].flatten(1) @ stack.reshape(len(stack), -1).T
     return torch.where(lengths > 0, inner / lengths, 0.0)
 
 
 def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
     """The gradient of the class-balanced mean of p(true class) at the model as it is."""
+    return {name: stack[0] for name, stack in each_gradient(model, [samples], balanced_scores).items()}
+
+
+def balanced_scores(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The class-balanced mean of p(true class), among the classes that are there, of each part; their sum."""
+    classes, width = classes_of(labels).long(), output.shape[1]
+    owner = 0 if len(sizes) == 1 else torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    counts = torch.bincount(owner * width + classes, minlength=len(sizes) * width).view(-1, width)
+    held, true = counts[owner].expand(len(classes), width), classes[:, None]
+    chance = output.masked_fill(held == 0, -torch.inf).softmax(1).gather(1, true)
+    weights = 1 / held.gather(1, true).float()
+    totals = torch.stack([own.sum() for own in weights.split(list(sizes))])
+    return (chance * (weights * (1 / totals)[owner].view(-1, 1))).sum()
+
+
+def each_gradient(model: nn.Module, parts: Sequence[Samples], values: Values) -> Tensors:
+    """The gradient of each part's value over all weights, stacked name by name."""
     model.eval()
-    inputs, labels = samples.batch(torch.arange(len(samples)))
-    classes = classes_of(labels).long()
+    if len(parts) > 1 and only_linear(model):
+        return each_gradient_at_once(model, parts, values)
+    names, weights = zip(*model.named_parameters(), strict=True)
+    found = []
+    for part in parts:
+        inputs, labels = part.batch(torch.arange(len(part)))
+        with torch.enable_grad():
+            found.append(gradients_over(weights, values(outputs(model, *inputs), labels, [len(part)])))
+    if len(parts) == 1:  # no need for a copy
+        return {name: own[None].cpu() for name, own in zip(names, found[0], strict=True)}
+    return {name: torch.stack(each).cpu() for name, each in zip(names, zip(*found, strict=True), strict=True)}
+
+
+def only_linear(model: nn.Module) -> bool:
+    """Whether all weights are those of linear layers, one after the other."""
+    if type(model) is not nn.Sequential or len(set(model)) < len(model):
+        return False
+    plain = (type(layer) is nn.Linear or next(layer.parameters(), None) is None for layer in model)
+    return all(plain) and all(weight.requires_grad for weight in model.parameters())
+
+
+def each_gradient_at_once(model: nn.Module, parts: Sequence[Samples], values: Values) -> Tensors:
+    """As each_gradient, where all weights are those of linear layers: all parts go through the network together.
+
+    With x what a layer reads and s the gradient over what it says, row by row, the gradient over its weights is s' x.
+    """
+    inputs, labels = joined(parts)
+    sizes, read, said = [len(part) for part in parts], dict[str, Tensor](), dict[str, Tensor]()
     with torch.enable_grad():
-        output = outputs(model, *inputs)
-        counts = torch.bincount(classes, minlength=output.shape[1])
-        chance = output.masked_fill(counts == 0, -torch.inf).softmax(1).gather(1, classes[:, None]).squeeze(1)
-        weights = 1 / counts[classes].float()
-        score = (chance * weights).sum() / weights.sum()
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    return {name: gradient.cpu() for name, gradient in zip(names, gradients_over(parameters, score), strict=True)}
+        x = inputs[0].to(device_of(model))
+        for name, layer in model.named_children():
+            before, x = x, layer(x)
+            if isinstance(layer, nn.Linear):
+                read[name], said[name] = before.detach(), x
+        signals = torch.autograd.grad(values(x.cpu(), labels, sizes), list(said.values()))
+    found = {}
+    for (name, x), s in zip(read.items(), signals, strict=True):
+        rows = list(zip(x.split(sizes), s.split(sizes), strict=True))
+        found[f"{name}.weight"] = torch.stack([s.flatten(0, -2).T @ x.flatten(0, -2) for x, s in rows]).cpu()
+        found[f"{name}.bias"] = torch.stack([s.flatten(0, -2).sum(0) for _, s in rows]).cpu()
+    return {name: found[name] for name, _ in model.named_parameters()}
+
+
+@torch.no_grad()
+def each_output(model: nn.Module, weights: Tensors, samples: Samples) -> Tensor:
+    """What the network says of the samples with each of these weights, stacked name by name, (n, samples, outputs).
+
+    Linear layers go through all of them at once. Convolutions do not: stacked ones are grouped, which is slower.
+    """
+    model.eval()
+    inputs, _ = samples.batch(torch.arange(len(samples)))
+    if only_linear(model):
+        moved = {name: stack.to(device_of(model)) for name, stack in weights.items()}
+        x = inputs[0].to(device_of(model))
+        output: Tensor = torch.vmap(lambda own: torch.func.functional_call(model, own, (x,)))(moved)
+        return output.cpu()
+    own, found = dict(model.named_parameters()), []
+    for place in range(len(next(iter(weights.values())))):
+        for name, stack in weights.items():
+            own[name].copy_(stack[place])
+        found.append(outputs(model, *inputs))
+    return torch.stack(found)
 
 
 def gradients_over(weights: Sequence[Tensor], value: Tensor) -> list[Tensor]:

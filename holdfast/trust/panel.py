@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from holdfast.context import Context
+from holdfast.context import Bench, Context
 from holdfast.core.failures import Refusal
-from holdfast.core.tensors import bytes_of
+from holdfast.core.tensors import view_of
 from holdfast.core.types import Tensors, unpack
-from holdfast.data.task import Samples
+from holdfast.data.task import Samples, joined
 from holdfast.jobs import Job, register
-from holdfast.learning.device import batch_on, outputs
+from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import classes_of, held_out_and_more
+from holdfast.trust.measures import classes_of, held_out_and_more, some_of
 from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
@@ -47,7 +47,8 @@ class PanelRequest:
         found = hashlib.sha256()
         for tensors in (self.models, self.buffers):
             for part, tensor in unpack(tensors, name).items():
-                found.update(f"{part} {tensor.dtype} {tuple(tensor.shape)} ".encode() + bytes_of(tensor))
+                found.update(f"{part} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+                found.update(view_of(tensor))
         return found.digest()
 
 
@@ -78,10 +79,9 @@ def all_class_scores(
     model: nn.Module, held: Mapping[int, Samples], asked: PanelRequest, known: Collection[str] = ()
 ) -> dict[int, dict[str, dict[str, float]]]:
     """As class_scores, of several holders' samples, each at its own scale: one pass of each model."""
-    parts = [batch_on(model, samples, torch.arange(len(samples))) for samples in held.values()]
-    inputs = tuple(torch.cat(tensors) for tensors in zip(*(inputs for inputs, _ in parts), strict=True))
-    classes = torch.cat([classes_of(labels).long() for _, labels in parts]).cpu()
-    owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(one) for one in held.values()]))
+    inputs, labels = joined(list(held.values()))
+    classes, sizes = classes_of(labels).long(), torch.tensor([len(one) for one in held.values()])
+    owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     found: dict[int, dict[str, dict[str, float]]] = {holder: {} for holder in held}
     for name in [name for name in asked.names if name not in known]:
         fill(model, unpack(asked.models, name), unpack(asked.buffers, name))
@@ -96,6 +96,26 @@ def all_class_scores(
         for pair, value in zip(pairs.tolist(), means.tolist(), strict=True):
             own, c = divmod(pair, output.shape[1])
             found[holders[own]].setdefault(name, {})[str(c)] = value
+    return found
+
+
+def digest_scores(
+    bench: Bench, digests: Mapping[int, Samples], asked: PanelRequest, most: int
+) -> dict[int, dict[str, dict[str, float]]]:
+    """As all_class_scores, of at most so many rows of each digest: models of the last question are known, if the
+    digests are the same."""
+    marks = {name: asked.mark(name) for name in asked.names}
+    rows = {holder: (*samples.inputs, samples.labels) for holder, samples in digests.items()}
+    before, scored = bench.scored
+    same = before.keys() == rows.keys() and all(
+        mine is other for holder in rows for mine, other in zip(rows[holder], before[holder], strict=True)
+    )
+    known = {name: scored[mark] for name, mark in marks.items() if same and mark in scored}
+    some = {holder: some_of(samples, most) for holder, samples in digests.items()}
+    found = all_class_scores(bench.model, some, asked, known)
+    for holder, told in found.items():
+        told |= {name: scores[holder] for name, scores in known.items()}
+    bench.scored = rows, {mark: {h: told[name] for h, told in found.items()} for name, mark in marks.items()}
     return found
 
 

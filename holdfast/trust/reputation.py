@@ -188,14 +188,13 @@ def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
 
 
 def compare_with_others(
-    memory: Tensors, rows: Tensor, weights: Values, clients: Sequence[int], acting: Sequence[int], slow: float
+    memory: Tensors, products: Tensor, weights: Values, clients: Sequence[int], acting: Sequence[int], slow: float
 ) -> Tensors:
-    """Step 9: how each update lies to the weighted sum of all others', which no witness has a say in; of those who act
-    themselves, by their places."""
-    rows, shares = rows.double(), torch.from_numpy(weights)
-    total, squares = shares @ rows, rows.square().sum(1)
-    along = rows @ total  # <row_i, total - share_i row_i> and |total - share_i row_i|, without a matrix of the latter
-    others = (total @ total - 2 * shares * along + shares.square() * squares).clamp_min(0)
+    """Step 9: from the updates' inner products, how each lies to the weighted sum of all others', which no witness has
+    a say in; of those who act themselves, by their places."""
+    shares, squares = torch.from_numpy(weights), products.diagonal()
+    along = products @ shares  # <row_i, total>, of which <row_i, total - share_i row_i> and the latter's length follow
+    others = (shares @ along - 2 * shares * along + shares.square() * squares).clamp_min(0)
     cosines = (along - shares * squares) / (squares * others).sqrt().clamp_min(1e-16)
     opposed, who = memory["opposed"].clone(), [clients[place] for place in acting]
     opposed[who] += slow * (cosines[list(acting)] - opposed[who])

@@ -44,17 +44,17 @@ def vectors(*rows: list[float]) -> list[Update]:
 
 
 def test_the_louder_an_update_the_less_it_counts_and_who_does_nothing_has_no_say() -> None:
-    heard, rows, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 16, quiet below 1
+    heard, rows, _, counts = clipped(vectors([0.5], [2.0], [4.0], [8.0], [400.0]))  # median 4, bound 16, quiet below 1
     assert [update.delta["w"].item() for update in heard] == pytest.approx([0.5, 2.0, 4.0, 8.0, 16.0])
     assert torch.equal(rows, torch.stack([update.delta["w"] for update in heard]))
     assert counts.tolist() == pytest.approx([0.5, 1, 1, 1, 16 / 400])
-    _, rows, counts = clipped(vectors([0.0], [0.0], [1.0]))
+    _, rows, _, counts = clipped(vectors([0.0], [0.0], [1.0]))
     assert (rows.flatten().tolist(), counts.tolist()) == ([0.0, 0.0, 1.0], [1, 1, 1])
 
 
 def test_near_duplicates_share_a_vote_and_are_named() -> None:
     rows = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.01, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    near = near_duplicates(rows, 0.1)
+    near = near_duplicates(rows @ rows.T, 0.1)
     assert near.sum(1).tolist() == [2, 2, 1, 1, 1]
     assert said_of(near, [3, 5, 7, 8, 9], str) == ["3, 5 sent nearly the same update and share one vote"]
 
@@ -157,8 +157,9 @@ def test_nobody_is_named_or_excluded_by_what_witnesses_say_alone() -> None:
     Client 0 goes against the sum of the others, (3, 4) + (-3, -4) / 2 = (1.5, 2): cosine -1.
     """
     trust = Jury(patience=2, exclude=3)
-    rows, weights = torch.tensor([[-3.0, -4.0], [3.0, 4.0], [3.0, 4.0]]), np.array([0.0, 0.5, 0.5])
-    memory = compare_with_others(trust.begin(3), rows, weights, range(3), [0, 1, 2], slow=0.05)
+    rows, weights = torch.tensor([[-3.0, -4.0], [3.0, 4.0], [3.0, 4.0]]).double(), np.array([0.0, 0.5, 0.5])
+    products, swapped = rows @ rows.T, rows[[1, 0, 2]] @ rows[[1, 0, 2]].T
+    memory = compare_with_others(trust.begin(3), products, weights, range(3), [0, 1, 2], slow=0.05)
     assert memory["opposed"].tolist() == pytest.approx([-0.05, 0.05, 0.05])
     slander = {w: {0: 0.6, 1: 0.1, 2: 0.6} for w in range(3)}
     for _ in range(5):
@@ -171,9 +172,10 @@ def test_nobody_is_named_or_excluded_by_what_witnesses_say_alone() -> None:
     assert list(trust.doubted(many, range(3))) == [1]
     assert not trust.excludes(memory, 1)
     for _ in range(40):
-        memory = compare_with_others(memory, rows[[1, 0, 2]], weights[[1, 0, 2]], range(3), [0, 1, 2], slow=0.05)
+        memory = compare_with_others(memory, swapped, weights[[1, 0, 2]], range(3), [0, 1, 2], slow=0.05)
     assert "go against what the others' come to" in trust.suspects(memory, range(3))[1]
-    away = compare_with_others(memory, rows, weights, range(3), [0, 2], slow=0.05)  # a stand-in's update says nothing
+    # A stand-in's update says nothing.
+    away = compare_with_others(memory, products, weights, range(3), [0, 2], slow=0.05)
     assert away["opposed"][1] == memory["opposed"][1]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.rows import Aggregate
-from holdfast.core.tensors import flat, unflat
+from holdfast.core.tensors import unflat
 from holdfast.core.types import Tensors, Update, weighted_sum
 from holdfast.trust.base import Judgement
 
@@ -17,7 +17,7 @@ from holdfast.trust.base import Judgement
 def stacked(updates: Sequence[Update]) -> Tensor:
     """The updates as rows (n, d)."""
     names = list(updates[0].delta)
-    return torch.stack([flat(update.delta, names) for update in updates])
+    return torch.cat([update.delta[name].flatten() for update in updates for name in names]).view(len(updates), -1)
 
 
 def shortened(update: Update, factor: float) -> Update:

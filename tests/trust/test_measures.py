@@ -1,0 +1,159 @@
+"""What witnesses measure, of many at once: the same as of each alone, and numbers by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from holdfast.context import Bench
+from holdfast.core.types import Tensors, Update, pack
+from holdfast.data.task import Samples, joined
+from holdfast.models.networks import fill
+from holdfast.trust.consensus import weighted_median
+from holdfast.trust.jury import clipped
+from holdfast.trust.measures import balanced_scores, each_gradient, each_output, only_linear, score_gradient, some_of
+from holdfast.trust.panel import PanelRequest, all_class_scores, digest_scores
+
+
+class Own(nn.Module):
+    """A user's network, which uses one layer twice: its weights' gradients are no product of one layer's rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.last(self.twice(self.twice(x).relu()))
+        return output
+
+
+def layered() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3))
+
+
+def frozen() -> nn.Module:
+    model = layered()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+def repeated() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 3))
+
+
+MODELS = {"layered": layered, "frozen": frozen, "repeated": repeated, "own": Own}
+
+
+def some_parts(soft: bool) -> list[Samples]:
+    chance = torch.Generator().manual_seed(0)
+    found = []
+    for count in (5, 1, 30):
+        labels = torch.randint(3, (count,), generator=chance)
+        one_hot = nn.functional.one_hot(labels, 3).float()
+        found.append(Samples((torch.randn(count, 4, generator=chance),), one_hot if soft else labels))
+    return found
+
+
+def test_gradients_of_parts_by_hand() -> None:
+    """The value is the sum of the outputs, so the gradient over each row of weights is the sum of what was read."""
+
+    def summed(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+        return output.sum()
+
+    parts = [Samples((torch.tensor(rows),), torch.zeros(len(rows))) for rows in ([[1.0], [2.0]], [[5.0]])]
+    found = each_gradient(nn.Sequential(nn.Linear(1, 2)), parts, summed)
+    assert found["0.weight"].tolist() == [[[3.0], [3.0]], [[5.0], [5.0]]]
+    assert found["0.bias"].tolist() == [[2.0, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_all_witnesses_are_those_of_each_alone(name: str, soft: bool) -> None:
+    model, parts = MODELS[name](), some_parts(soft)
+    assert only_linear(model) == (name == "layered")
+    found = each_gradient(model, parts, balanced_scores)
+    assert list(found) == [weight for weight, _ in model.named_parameters()]
+    for place, part in enumerate(parts):
+        for weight, alone in score_gradient(model, part).items():
+            assert torch.allclose(found[weight][place], alone, atol=1e-7)
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_with_stacked_weights_are_those_of_each_network(name: str) -> None:
+    model, [samples, *_] = MODELS[name](), some_parts(soft=False)
+    weights: Tensors = {
+        n: torch.stack([weight.detach() * k for k in (1, -2)]) for n, weight in model.named_parameters()
+    }
+    found = each_output(model, weights, samples)
+    for place in range(2):
+        fill(model, {n: stack[place] for n, stack in weights.items()}, {})
+        with torch.no_grad():
+            assert torch.allclose(found[place], model(*samples.inputs), atol=1e-6)
+
+
+def test_several_owners_samples_one_after_the_other() -> None:
+    pictures = [Samples((torch.full((n, 1, 1, 1), 51 * n).byte(),), torch.full((n,), n)) for n in (1, 2)]
+    [inputs], labels = joined(pictures)
+    assert (inputs.flatten().tolist(), labels.tolist()) == (pytest.approx([0.2, 0.4, 0.4]), [1, 2, 2])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.lists(st.sampled_from([-1.0, 0.0, 3.0, np.nan]), min_size=3)
+        ),
+        max_size=6,
+    )
+)
+def test_a_weighted_median_leaves_out_who_says_nothing_or_has_no_weight(said: list[tuple[float, list[float]]]) -> None:
+    values = np.array([row[:3] for _, row in said]).reshape(-1, 3)
+    weights = np.array([weight for weight, _ in said])
+    expected = []
+    for column in values.T:
+        heard = sorted((v, w) for v, w in zip(column, weights, strict=True) if w > 0 and not np.isnan(v))
+        sums = np.cumsum([w for _, w in heard])
+        expected.append(next((v for (v, _), s in zip(heard, sums, strict=True) if 2 * s >= sums[-1]), 0.0))
+    assert weighted_median(values, weights).tolist() == expected
+
+
+def test_the_inner_products_are_those_of_the_clipped_updates() -> None:
+    """Lengths 5, 5, 50: the median is 5 and the bound 20, so that the last one is shortened to (12, 16)."""
+    rows = [[3.0, 4.0], [0.0, 5.0], [30.0, 40.0]]
+    _, kept, products, _ = clipped([Update(i, {"w": torch.tensor(row)}, 1, 1) for i, row in enumerate(rows)])
+    assert kept[2].tolist() == pytest.approx([12, 16])
+    assert products.flatten().tolist() == pytest.approx([25, 20, 100, 20, 25, 80, 100, 80, 400])
+
+
+class Counted(nn.Linear):
+    passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+def test_the_moderator_scores_no_model_twice_on_the_same_digests() -> None:
+    model, held = Counted(4, 3, bias=False), dict(enumerate(some_parts(soft=True)))
+    bench = Bench(model=model)
+    a, b, c = (torch.randn(3, 4) for _ in range(3))
+
+    def asked(new: Tensor, good: Tensor) -> PanelRequest:
+        return PanelRequest(pack(new={"weight": new}, good={"weight": good}))
+
+    digest_scores(bench, held, asked(b, a), most=20)
+    assert model.passes == 2
+    found = digest_scores(bench, held, asked(c, b), most=20)  # the new one has become the good one
+    assert model.passes == 3
+    some = {holder: some_of(samples, 20) for holder, samples in held.items()}
+    assert found == all_class_scores(nn.Linear(4, 3, bias=False), some, asked(c, b))
+    changed = {**held, 1: Samples((held[1].inputs[0].clone(),), held[1].labels)}
+    assert digest_scores(bench, changed, asked(c, b), most=20) == found
+    assert model.passes == 5, "of other samples nothing is known"

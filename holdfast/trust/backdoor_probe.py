@@ -25,12 +25,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.tensors import unflat
 from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import TestRequest, all_cosines, classes_of, gradients_over
+from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_gradient
 
 FURTHER = 8  # updates' mean, beyond the aggregate
 OF_EACH = 8  # records of a class that a witness looks at
@@ -121,24 +120,29 @@ def real(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.new_zeros(len(tensor), 0, dtype=torch.float32)
 
 
-def unexplained(model: nn.Module, records: Records) -> tuple[list[int], list[Tensors]]:
-    """Steps 1 and 2: the classes, and g of each."""
-    weights: Tensors = dict(model.named_parameters())
+def unexplained(model: nn.Module, records: Records) -> tuple[list[int], Tensors]:
+    """Steps 1 and 2: the classes, and their g, stacked name by name."""
     with torch.inference_mode():
-        outputs_of_one = outputs(model, *records.take(torch.arange(1)))
-    sets = {c: places for c in range(outputs_of_one.shape[1]) if len(places := records.of_others(c))}
+        classes = outputs(model, *records.take(torch.arange(1))).shape[1]
+    sets = {c: places for c in range(classes) if len(places := records.of_others(c))}
     if not sets or not records.reach > 0:
-        return [], []
-    over, found = list(weights.values()), []
+        return [], {}
+    shifted = []
     for (c, places), shift in zip(sets.items(), search(model, records, sets), strict=True):
         plain = records.take(places)
-        both = tuple(map(torch.cat, zip(moved_by(plain, shift.expand(len(places), -1)), plain, strict=True)))
-        found.append(gradient_of(model, both, c, over, against=len(places)))
-    taught = [
-        gradient_of(model, records.take((records.classes == k).nonzero().flatten()), k, over)
-        for k in records.classes.unique().tolist()
-    ]
-    return list(sets), [unflat(row, weights) for row in beside(torch.stack(found), torch.stack(taught))]
+        moved = moved_by(plain, shift.expand(len(places), -1))
+        both = tuple(torch.cat(pair) for pair in zip(moved, plain, strict=True))
+        shifted.append(Samples(both, torch.full((2 * len(places),), c)))
+    own = [(records.classes == k).nonzero().flatten() for k in records.classes.unique()]
+    taught = [Samples(records.take(places), records.classes[places]) for places in own]
+    raised, known = each_gradient(model, shifted, odds_raised), each_gradient(model, taught, mean_odds)
+    left = beside(flat(raised), flat(known)).split([stack[0].numel() for stack in raised.values()], 1)
+    return list(sets), {name: part.view_as(raised[name]) for name, part in zip(raised, left, strict=True)}
+
+
+def flat(stacks: Tensors) -> Tensor:
+    """What is stacked name by name as rows."""
+    return torch.cat([stack.reshape(len(stack), -1) for stack in stacks.values()], 1)
 
 
 def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor]) -> Tensor:
@@ -182,14 +186,21 @@ def odds(output: Tensor, classes: Tensor) -> Tensor:
     return output.gather(1, own).squeeze(1) - output.scatter(1, own, -torch.inf).logsumexp(1)
 
 
-def gradient_of(model: nn.Module, inputs: Inputs, c: int, over: Sequence[Tensor], against: int = 0) -> Tensor:
-    """The gradient of the mean log-odds of c, less the mean of so many last ones, as one vector."""
-    with torch.enable_grad():
-        output = outputs(model, *inputs)
-        each = odds(output, torch.full((len(output),), c))
-        count = len(each) - against
-        found = gradients_over(over, each[:count].mean() - each[count:].mean() if against else each.mean())
-    return torch.cat([gradient.flatten() for gradient in found]).cpu()
+def mean_odds(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean log-odds of the label in each part; their sum."""
+    each = odds(output, labels).split(list(sizes))
+    return torch.stack([part.mean() for part in each]).sum()
+
+
+def odds_raised(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean log-odds of the label in the first half of each part less that in the second; their sum.
+
+    >>> odds_raised(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0]), [2])
+    tensor(2.)
+    """
+    halves = odds(output, labels).split([size // 2 for size in sizes for _ in (0, 1)])
+    means = torch.stack([half.mean() for half in halves])
+    return means[0::2].sum() - means[1::2].sum()
 
 
 def beside(rows: Tensor, known: Tensor) -> Tensor:

@@ -22,12 +22,13 @@ from holdfast.runs.experiment import Experiment
 from holdfast.trust.backdoor_probe import (
     Records,
     beside,
-    gradient_of,
     innocence_of,
+    mean_odds,
+    odds_raised,
     search,
 )
 from holdfast.trust.jury import Jury
-from holdfast.trust.measures import TestRequest, ask_for_help
+from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient
 from holdfast.trust.reputation import ENOUGH, blame, first_memory, planting, said_by_most, standing
 from holdfast.trust.testers import ask_testers
 
@@ -80,10 +81,12 @@ def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not(
 
 def test_gradients_of_the_log_odds_by_hand_and_what_the_records_explain_is_left_out() -> None:
     model = linear(axis(2, 0.1), axis(0, 0.0))
-    found = gradient_of(model, (torch.tensor([axis(0), axis(1, 3.0)]),), 1, [model.weight])
-    assert found.tolist() == pytest.approx([-0.5, -1.5, 0, 0, 0.5, 1.5, 0, 0])  # -x and x, in the mean
-    less = gradient_of(model, (torch.tensor([axis(0), axis(1, 3.0)]),), 1, [model.weight], against=1)
-    assert less.tolist() == pytest.approx([-1, 3, 0, 0, 1, -3, 0, 0])  # of the first less that of the second
+    part = Samples((torch.tensor([axis(0), axis(1, 3.0)]),), torch.tensor([1, 1]))
+    for parts in ([part], [part, part.take(torch.tensor([1, 0]))]):  # one, and several at once
+        found = each_gradient(model, parts, mean_odds)["weight"][0]
+        assert found.flatten().tolist() == pytest.approx([-0.5, -1.5, 0, 0, 0.5, 1.5, 0, 0])  # -x and x, in the mean
+        less = each_gradient(model, parts, odds_raised)["weight"][0]
+        assert less.flatten().tolist() == pytest.approx([-1, 3, 0, 0, 1, -3, 0, 0])  # of the first less the second's
     parallel = torch.tensor([[1.0, 2.0]])
     assert beside(3 * parallel, torch.cat([parallel, -parallel])).tolist() == [[0, 0]]  # known twice is known
     assert beside(parallel, torch.zeros(1, 2)).tolist() == [[1, 2]]  # what teaches nothing explains nothing

@@ -21,7 +21,8 @@
                    one that rests on less than one round that tells is so much smaller;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.1, -0.06)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
-                   is in proportion to a_i and to how much of its length the guides left of update i
+                   is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
+                   digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
@@ -70,6 +71,7 @@ from holdfast.trust.reputation import (
     compare_with_others,
     doubtful,
     first_memory,
+    helps,
     opposes,
     remember,
     standing,
@@ -149,6 +151,8 @@ class Jury(Trust):
             heard, rows, counts = clipped(guided.updates)
         left = np.array([guided.left.get(client, 1.0) for client in clients])
         masses = fair_samples(updates) * counts / near.sum(1) * (left > 0)
+        vouched = np.array([c not in hearing.contradicted or helps(state.trust, c) for c in clients])
+        masses = masses * vouched if (masses * vouched).any() else masses
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}

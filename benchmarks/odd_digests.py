@@ -17,7 +17,7 @@ from saved import save
 from holdfast.absence.feddig import FedDig
 from holdfast.context import Context
 from holdfast.core.types import State
-from holdfast.digests.contradiction import cells_of
+from holdfast.digests.cells import cells_of
 from holdfast.play import run
 from holdfast.runs.experiment import from_table
 

@@ -25,7 +25,8 @@ from holdfast.data.kinds import kind_of
 from holdfast.data.named import HEART, load_task
 from holdfast.data.tables.new_records import as_table
 from holdfast.data.tables.schema import Schema, read_schema
-from holdfast.digests.contradiction import Cells, contradicted, disagreements, mixed_cells, moment_cells
+from holdfast.digests.cells import Cells, mixed_cells, moment_cells
+from holdfast.digests.contradiction import contradicted, disagreements
 from holdfast.digests.digest import Digest, load_digest, open_digest
 from holdfast.digests.moment_wire import is_moments, open_moments
 from holdfast.digests.origin import Origin, read_origin

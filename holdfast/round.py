@@ -69,14 +69,15 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     updates = in_line([*updates, *stand_ins.result(away, updates)], state)
     clock.lap("stand_ins")
 
-    judged = judge(updates, federation, state, method)  # whom to believe
+    reviewed = replace(state, digests=digests)
+    if method.trust.doubts_digests:
+        reviewed = method.absence.review(state, reviewed, method)  # whose digest the others contradict
+    judged = judge(updates, federation, state, method, method.absence.doubts(reviewed))  # whom to believe
     clock.lap("trust")
 
     def advance(judged: Judgement) -> State:
         mean = answers.running.mean(updates) if answers.running else None
-        after = aggregate(replace(state, digests=digests), updates, judged, method, mean)
-        if method.trust.doubts_digests:
-            after = method.absence.review(state, after, method)
+        after = aggregate(reviewed, updates, judged, method, mean)
         return method.absence.server_step(state, after, updates, method)  # FedDig: learn from digests
 
     after = advance(judged)
@@ -177,12 +178,14 @@ def in_line(updates: Sequence[Update], state: State) -> list[Update]:
     return sorted(ordered, key=lambda update: update.client)
 
 
-def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
+def judge(
+    updates: Sequence[Update], federation: Federation, state: State, method: Method, contradicted: Collection[int] = ()
+) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
     testimony = cache(partial(method.absence.testimony, state, method))
     awaited, promised = method.absence.needs_features, method.absence.noised
-    hearing = Hearing(method, federation, testimony, received=updates, awaited=awaited, promised=promised)
+    hearing = Hearing(method, federation, testimony, updates, awaited, promised, contradicted)
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))

@@ -45,6 +45,7 @@ from holdfast.core.randomness import rng, seed_of
 from holdfast.core.types import Reply, State, Tensors, Update, pack, unpack
 from holdfast.data.task import Samples
 from holdfast.digests import contradiction as doubt
+from holdfast.digests.cells import cells_of
 from holdfast.digests.digest import Digest
 from holdfast.digests.moments import MomentDigest
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
@@ -157,7 +158,7 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         """Which digests the others contradict, and which classes of the rest are odd, whenever a new one came."""
         if all(before.digests.get(client) is sealed for client, sealed in after.digests.items()):
             return after
-        cells = {client: doubt.cells_of(self, context, sealed) for client, sealed in after.digests.items()}
+        cells = {client: cells_of(self, context, sealed) for client, sealed in after.digests.items()}
         contradicted = doubt.contradicted(cells)
         found = doubt.of_all(contradicted, context.clients)
         if self.mode != "moments":  # what is drawn from moments is pooled over clients: no class can be taken out

@@ -1,19 +1,23 @@
 """Which digests the others contradict: poisoned or mislabelled ones, which must neither stand in nor teach.
 
-A digest says where each of its classes lies: n_c samples with mean m_c, in a metric W that is the spread within classes
-(each client's at the same trace, so that nobody is louder).
+A digest says where each of its classes lies: n_c samples with mean m_c among the features. These are taken as the
+encoder gives them: to divide by the spread within classes blows up noise where there is little spread.
 
-First the majority is found. Let a_ij be the sum, over the classes c that i and j both hold, of min_d t_cd as below, but
-with j's means in place of M: positive where two agree, negative where they contradict each other. The leading
-eigenvector of the symmetric part of a splits the digests in two camps by sign: all on one side where everybody agrees;
-the honest and the poisoned apart where these tell one story, though they hold most of some classes. The larger camp is
-the majority; of two camps alike in number, both.
+Among fewer than seven digests see class_differences.py. Among more, first the majority is found. Let a_ij be the sum,
+over the classes c that i and j both hold, of min_d t_cd as below, but with j's means in place of M: positive where two
+agree, negative where they contradict each other. The leading eigenvector of the symmetric part of a splits the digests
+in two camps by sign: all on one side where everybody agrees; the honest and the poisoned apart where these tell one
+story, though they hold most of some classes. The larger camp is the majority; of two camps alike in number, both.
 
 For client i, let M_c be what the *others* of the majority say: the median, coordinate by coordinate, of their means,
 where at least three of them hold class c. Then
 
     t_cd = <m_c - (M_c + M_d)/2, M_c - M_d> / (|M_c - M_d|^2 / 2)      +1: where the others have class c, -1: class d
     agreement_i = sum_c n_c min_d t_cd / sum_c n_c,    t in [-1, 1],    c, d over classes that the others know
+
+Noise of variance s in each of k coordinates of m_c, and s_c, s_d in those of M_c and M_d, lengthens |M_c|^2 by k s_c,
+and the smallest of several t is small by chance. So k (s_c - s_d) / 2 is added to what is above the fraction bar, and
+sqrt(2 log(number of d)) deviations to the smallest t, 2 sqrt(s + (s_c + s_d) / 4) / |M_c - M_d| each.
 
 A digest is contradicted if its agreement is below zero (by weight, its classes lie nearer to other classes than to
 their own) and 0.5 below the median digest's, which itself must be above zero: where noise drowns all digests, nobody is
@@ -27,25 +31,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from holdfast.context import Context
 from holdfast.core.types import Tensors
-from holdfast.digests.digest import Digest
-from holdfast.digests.moments import MomentDigest
-from holdfast.digests.received import open_for, open_moments_for
-from holdfast.digests.release_options import ReleaseOptions
+from holdfast.digests.cells import FEW, Cells, Flags, Values
+from holdfast.digests.class_differences import outvoted, smallest_of
 
-Values = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+ENOUGH = 7  # digests, 3f + 1 for f = 2
 OTHERS = 3  # who must hold a class: of two, one could be hostile, and nobody could say which
-FEW = 4  # samples of a class, below which its mean says too little
+OF_MEDIAN = math.pi / 2  # the variance of a median, of that of a mean
 BELOW = 0.5  # the median agreement: where noise lowers everybody's, zero alone would be unfair
-FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 
 
 def of_all(found: Mapping[int, float], clients: int) -> Tensors:
@@ -64,19 +61,10 @@ def in_words(memory: Tensors) -> dict[int, str]:
     }
 
 
-class Cells(NamedTuple):
-    """What a digest says of each class."""
-
-    counts: Values  # (classes,): samples
-    means: Values  # (classes, k)
-    scatter: Values  # (k, k): within classes
-    rows: float  # that the scatter is a sum of
-    rest: Values | None = None  # (rows, k): what each row of a mixed digest lies from its class means
-    classes: NDArray[np.int64] | None = None  # (rows,): the class that most of it is
-
-
 def contradicted(digests: Mapping[int, Cells]) -> dict[int, float]:
     """The clients whose digest the others contradict, with its agreement."""
+    if len(digests) < ENOUGH:
+        return outvoted(digests) if len(digests) > OTHERS else {}
     found: dict[int, float] = {}
     left = dict(sorted(digests.items()))
     camp = majority(left)
@@ -100,14 +88,19 @@ def majority(digests: Mapping[int, Cells]) -> set[int]:
         return set(digests)
     cells = list(digests.values())
     held = np.stack([one.counts for one in cells]) >= FEW
-    means = np.stack([one.means for one in cells]) @ whitening(cells)
+    means, noises = np.stack([one.means for one in cells]), np.stack([one.noises for one in cells])
     agreed = np.zeros((len(cells), len(cells)))
     for i in range(len(cells)):
         for j in range(len(cells)):
             known = np.flatnonzero(held[j])
             if i != j and len(known) > 1:
                 both = [place for place, c in enumerate(known) if held[i, c]]
-                agreed[i, j] = sum(nearest_of(means[i, known[place]], means[j, known], place) for place in both)
+                agreed[i, j] = sum(
+                    nearest_of(
+                        means[i, known[place]], means[j, known], place, noises[i, known[place]], noises[j, known]
+                    )
+                    for place in both
+                )
     leading = np.linalg.eigh(agreed + agreed.T)[1][:, -1]
     camps = [{c for c, side in zip(digests, sign * leading, strict=True) if side > -1e-9} for sign in (1, -1)]
     larger = max(camps, key=len)
@@ -120,7 +113,7 @@ def agreements(digests: Sequence[Cells], heard: Flags | None = None) -> list[tup
         return [(0.0, 0)] * len(digests)
     counts = np.stack([cells.counts for cells in digests])
     held = counts >= FEW
-    means = np.stack([cells.means for cells in digests]) @ whitening(digests)
+    means, noises = np.stack([cells.means for cells in digests]), np.stack([cells.noises for cells in digests])
     found = []
     for own in range(len(digests)):
         others = held.copy() if heard is None else held & heard[:, None]
@@ -131,7 +124,10 @@ def agreements(digests: Sequence[Cells], heard: Flags | None = None) -> list[tup
             found.append((0.0, 0))
             continue
         usual = np.stack([np.median(means[others[:, c], c], axis=0) for c in known])
-        nearness = np.array([nearest_of(means[own, known[place]], usual, place) for place in judged])
+        left = np.array([OF_MEDIAN * noises[others[:, c], c].mean() / others[:, c].sum() for c in known])
+        nearness = [
+            nearest_of(means[own, known[place]], usual, place, noises[own, known[place]], left) for place in judged
+        ]
         found.append((float(np.average(nearness, weights=counts[own, known[judged]])), len(judged)))
     return found
 
@@ -142,65 +138,41 @@ def disagreements(digests: Mapping[int, Cells]) -> list[tuple[int, int, float]]:
     """
     if len(digests) < 2:
         return []
-    metric = whitening(list(digests.values()))
     found = []
     for one, own in digests.items():
         for other, theirs in digests.items():
             both = np.flatnonzero((own.counts >= FEW) & (theirs.counts >= FEW))
             if one == other or len(both) < 2:
                 continue
-            means, usual = own.means[both] @ metric, theirs.means[both] @ metric
-            nearness = [nearest_of(mean, usual, place) for place, mean in enumerate(means)]
+            means, usual = own.means[both], theirs.means[both]
+            nearness = [
+                nearest_of(mean, usual, place, own.noises[both[place]], theirs.noises[both])
+                for place, mean in enumerate(means)
+            ]
             agreement = float(np.average(nearness, weights=own.counts[both]))
             if agreement < 0:
                 found.append((one, other, agreement))
     return found
 
 
-def nearest_of(mean: Values, usual: Values, own: int) -> float:
-    """min over d of t_cd, for the mean of class c = own.
+def nearest_of(mean: Values, usual: Values, own: int, noise: float = 0.0, noises: Values | None = None) -> float:
+    """min over d of t_cd, for the mean of class c = own; less what noise of these variances explains.
 
     >>> usual = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 9.0]])
     >>> nearest_of(np.array([1.0, 0.0]), usual, 0), nearest_of(np.array([4.0, 0.0]), usual, 0)
     (0.5, -1.0)
+
+    With noise in class 0 alone, k (s_c - s_d) / 2 = 1 of a half square of 8; and nothing is the smallest of one.
+
+    >>> nearest_of(np.array([3.0, 0.0]), usual[:2], 0, 0.0, np.array([1.0, 0.0]))  # (-4 + 1) / 8
+    -0.375
     """
+    noises = np.zeros(len(usual)) if noises is None else noises
+    others = np.delete(noises, own)
     away = usual[own] - np.delete(usual, own, axis=0)
     middle = usual[own] - away / 2
-    half = np.maximum((away**2).sum(1) / 2, 1e-30)
-    return float(np.clip(((mean - middle) * away).sum(1) / half, -1, 1).min())
-
-
-def whitening(digests: Sequence[Cells]) -> Values:
-    """A matrix R with R R' = W^-1."""
-    k = len(digests[0].scatter)
-    within = np.zeros((k, k))
-    for cells in digests:
-        trace = float(np.trace(cells.scatter))
-        if trace > 0:
-            within += cells.rows / trace * cells.scatter
-    values, vectors = np.linalg.eigh(within / max(float(np.trace(within)) / k, 1e-30))
-    return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR)))
-
-
-def cells_of(options: ReleaseOptions, context: Context, sealed: Tensors) -> Cells:
-    """What a digest says of each class, whatever its mode."""
-    if options.mode == "moments":
-        return moment_cells(open_moments_for(options, context, sealed))
-    return mixed_cells(open_for(context, sealed))
-
-
-def mixed_cells(digest: Digest) -> Cells:
-    """E[d | y] = M' y: class means are the least-squares fit of the features to the soft labels."""
-    x, y = digest.features.flatten(1).double().numpy(), digest.labels.double().numpy()
-    mass = y.sum(0)
-    means = np.zeros((y.shape[1], x.shape[1]))
-    means[mass > 0] = np.linalg.lstsq(y[:, mass > 0], x, rcond=1e-6)[0]
-    rest = x - y @ means
-    counts, free = mass * digest.used / len(x), max(1, len(x) - int((mass > 0).sum()))
-    return Cells(counts, means, rest.T @ rest, free, rest, y.argmax(1))
-
-
-def moment_cells(digest: MomentDigest) -> Cells:
-    """Of noisy moments only the cells with enough samples count; their shared second moment is the spread's shape."""
-    counts = np.where(digest.trusted, digest.counts, 0.0)
-    return Cells(counts, digest.means, digest.shared, max(1.0, float(counts.sum())))
+    squares = np.maximum((away**2).sum(1), 1e-30)
+    found = (((mean - middle) * away).sum(1) + len(mean) * (noises[own] - others) / 2) / (squares / 2)
+    least = int(found.argmin())
+    deviation = 2 * math.sqrt((noise + (noises[own] + others[least]) / 4) / squares[least])
+    return float(np.clip(found[least] + smallest_of(len(found)) * deviation, -1, 1))

@@ -2,8 +2,8 @@
 
 A backdoor calls stamped records of all classes by one name, so that class of the digest lies elsewhere. Let r be the
 rows of a class in a digest, and D its squared distance from the median of the others' means (coordinate by coordinate,
-where at least three others hold the class), in the metric of `contradiction.py`. Means of few rows scatter, and clients
-differ:
+where at least three others hold the class), in a metric that is the spread within classes (each client's at the same
+trace, so that nobody is louder). Means of few rows scatter, and clients differ:
 
     E[D] = a + b / r,    b the median of D r over the half of all classes with few rows,
                          a the median of D - b / r over the other half, at least 0
@@ -33,10 +33,11 @@ import numpy as np
 import torch
 
 from holdfast.core.types import Tensors
-from holdfast.digests.contradiction import FEW, OTHERS, Cells, Flags, Values, whitening
+from holdfast.digests.cells import FEW, Cells, Flags, Values
+from holdfast.digests.contradiction import ENOUGH, OTHERS
 from holdfast.digests.digest import Digest
 
-ENOUGH = 7  # digests, 3f + 1 for f = 2
+FLOOR = 0.05  # of the mean variance within classes: least variance of a direction
 TWICE = 4.0  # as far away as usual, squared
 ALIKE = 4.5  # deviations, in a direction that was looked for among the others
 SAME = 3.0  # deviations, in a direction that is known
@@ -55,10 +56,22 @@ def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
     judged = ~np.isnan(away[:, :, 0])
     if not judged.any():
         return {client: np.zeros(counts.shape[1], dtype=bool) for client in digests}
-    odd = far_away(away, judged, counts * np.array([[one.rows / max(one.counts.sum(), 1.0)] for one in cells]))
+    odd = far_away(away, judged, np.stack([one.rows_of for one in cells]))
     odd |= moved_alike(means, away, judged, cells, metric, odd)
     odd[((counts > 0) <= odd).all(1)] = True
     return dict(zip(digests, odd, strict=True))
+
+
+def whitening(digests: Sequence[Cells]) -> Values:
+    """A matrix R with R R' = W^-1, W the spread within classes."""
+    k = len(digests[0].scatter)
+    within = np.zeros((k, k))
+    for cells in digests:
+        trace = float(np.trace(cells.scatter))
+        if trace > 0:
+            within += cells.rows / trace * cells.scatter
+    values, vectors = np.linalg.eigh(within / max(float(np.trace(within)) / k, 1e-30))
+    return np.asarray(vectors / np.sqrt(np.maximum(values, FLOOR)))
 
 
 def from_others(means: Values, held: Flags) -> Values:

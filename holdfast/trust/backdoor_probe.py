@@ -31,7 +31,7 @@ from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
 from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_gradient
 
-FURTHER = 8  # updates' mean, beyond the aggregate
+FURTHER = 3  # updates' mean, beyond the aggregate
 OF_EACH = 8  # records of a class that a witness looks at
 RECORDS = 4  # of other classes, that are shifted
 STEPS = 3  # of the search
@@ -62,7 +62,7 @@ def with_all(asked: TestRequest) -> Tensors:
 
     >>> units, one = {"w": torch.tensor([[1.0], [0.0]])}, torch.tensor([1.0])
     >>> with_all(TestRequest({"w": one}, {}, units=units, order=torch.arange(2), length=torch.tensor(2.0)))
-    {'w': tensor([9.])}
+    {'w': tensor([4.])}
     """
     reach = 0.0 if asked.length is None else FURTHER * float(asked.length)
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -46,6 +46,7 @@ class Hearing:
     received: Sequence[Update] = ()  # the updates as they were sent, before anything is clipped
     awaited: bool = False  # whether members leave digests, which look after backdoors from the second round on
     promised: bool = False  # whether digests are noised: exact answers of members would break their promise
+    contradicted: Collection[int] = ()  # whose digest the others contradict
 
 
 @dataclass(frozen=True)

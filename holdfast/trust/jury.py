@@ -21,14 +21,16 @@
                    one that rests on less than one round that tells is so much smaller;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.1, -0.06)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
-                   is in proportion to a_i and to how much of its length the guides left of update i
+                   is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
+                   digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
     9  names       nobody is named or excluded on one kind of evidence alone, nor where there are fewer than seven: a
                    suspect is in doubt by what witnesses say (6, 7), and goes against the others: opposed_i < 0, a
                    long moving average of cos(delta_i, sum_j!=i a_j delta_j), of which witnesses tell nothing; or it
                    has lost half of its standing, and its digest is contradicted
     10 no quorum   where fewer than three witnesses, or at most half of those heard, can tell, nothing is learnt of
                    anybody, and the weights are those of nearest-neighbour mixing and the geometric median for
-                   f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023)
+                   f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023);
+                   n are those who count at all by 0, 1 and 8
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -70,6 +72,7 @@ from holdfast.trust.reputation import (
     compare_with_others,
     doubtful,
     first_memory,
+    helps,
     opposes,
     remember,
     standing,
@@ -149,6 +152,8 @@ class Jury(Trust):
             heard, rows, products, counts = clipped(guided.updates)
         left = np.array([guided.left.get(client, 1.0) for client in clients])
         masses = fair_samples(updates) * counts / near.sum(1) * (left > 0)
+        vouched = np.array([c not in hearing.contradicted or helps(state.trust, c) for c in clients])
+        masses = masses * vouched if (masses * vouched).any() else masses
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
@@ -160,7 +165,7 @@ class Jury(Trust):
         memory = compare_with_others(memory, products, before, clients, acting, self.slow)
         memory = self.remember(reports.told, clients, testers, memory, reports.by_digests)
         lacking = lacks_quorum(reports.told)
-        weights = mixed_weights(rows) if lacking else self.weights_of(masses, memory, clients)
+        weights = mixed_weights(rows, masses > 0) if lacking else self.weights_of(masses, memory, clients)
         called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)
         told = judgement(heard, (weights * left).tolist(), memory) if guided.left else judged
         return dataclasses.replace(
@@ -302,11 +307,13 @@ def lacks_quorum(told: Told) -> list[str]:
     return [f"no quorum: {tell} of {len(told)} witnesses can tell who helps; the updates are weighed by nnm:geomedian"]
 
 
-def mixed_weights(rows: Tensor) -> Values:
-    """Step 10: what each update counts under nearest-neighbour mixing and the geometric median."""
-    mixed = nearest_neighbour_mixing(rows, (len(rows) - 1) // 3)
-    weights = through(mixed, geometric_median(mixed.updates)).weights
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
+def mixed_weights(rows: Tensor, heard: Flags) -> Values:
+    """Step 10: what each update that is heard at all counts under nearest-neighbour mixing and the geometric median."""
+    mixed = nearest_neighbour_mixing(rows[torch.from_numpy(heard)], (int(heard.sum()) - 1) // 3)
+    found = through(mixed, geometric_median(mixed.updates)).weights
+    weights = np.zeros(len(rows))
+    weights[heard] = np.asarray(found / found.sum())
+    return weights
 
 
 def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Tensor, Values]:

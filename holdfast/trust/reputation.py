@@ -206,6 +206,11 @@ def opposes(memory: Tensors, client: int) -> bool:
     return float(memory["opposed"][client]) < 0
 
 
+def helps(memory: Tensors, client: int) -> bool:
+    """Whether witnesses have found that a client's updates help; of who was never heard of nobody has."""
+    return float(memory["reputation"][client]) > 0
+
+
 def why(memory: Tensors, client: int) -> str:
     """What witnesses say against a client."""
     help_given = float(memory["reputation"][client])

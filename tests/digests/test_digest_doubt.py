@@ -18,16 +18,8 @@ from holdfast.absence import FedDig
 from holdfast.client import samples_in
 from holdfast.core.types import State, Tensors
 from holdfast.digests import moments as summary
-from holdfast.digests.contradiction import (
-    Cells,
-    agreements,
-    cells_of,
-    contradicted,
-    in_words,
-    majority,
-    mixed_cells,
-    moment_cells,
-)
+from holdfast.digests.cells import Cells, cells_of, mixed_cells, moment_cells
+from holdfast.digests.contradiction import agreements, contradicted, in_words, majority
 from holdfast.digests.digest import make_digest
 from holdfast.play import resume, run
 from holdfast.privacy.noise import system
@@ -103,6 +95,27 @@ def test_where_noise_drowns_all_digests_nobody_is_judged() -> None:
     assert contradicted(noise) == {}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_that_is_known_drowns_neither_the_honest_nor_the_poisoned(seed: int) -> None:
+    """Twelve members, noise as long as classes lie apart, most of it where records hardly vary; three have the
+    labels turned. Each holds some classes, so that what most know well lies beside what few do."""
+    random = np.random.default_rng(seed)
+    places = random.normal(size=(6, 100)) / 10  # about 1.4 apart
+    spread = np.diag(np.r_[np.ones(10), np.full(90, 1e-3)])
+
+    def noised(labels: Sequence[int]) -> Cells:
+        counts = random.integers(20, 90, 6) * (random.random(6) < 0.8)
+        noise = (6 / np.maximum(counts, 20)) ** 2
+        means = places[list(labels)] + np.sqrt(noise)[:, None] * random.normal(size=(6, 100))
+        return Cells(counts * 1.0, means, spread, 100.0, noise=noise)
+
+    honest = {client: noised(range(6)) for client in range(12)}
+    poisoned = {client: noised(range(5, -1, -1)) for client in range(3)}
+    assert contradicted(honest) == {}
+    assert majority(honest) == set(honest)
+    assert set(contradicted({**honest, **poisoned})) == set(poisoned)
+
+
 @given(st.integers(4, 9), st.integers(0, 2**31), st.permutations(range(9)))
 @settings(max_examples=30)
 def test_honest_digests_agree_in_any_order(clients: int, seed: int, order: list[int]) -> None:
@@ -148,10 +161,10 @@ def test_the_cells_of_moments_are_their_class_means() -> None:
 
 
 def four_of_a_kind(client: int) -> Tensors:
-    """Class 0 at (1, 0) and class 1 at (0, 1); client 4 has them the other way round."""
+    """Class 0 around (1, 0) and class 1 around (0, 1), three rows each; client 4 has them the other way round."""
     labels = [[1.0, 0.0], [0.0, 1.0]] if client != 4 else [[0.0, 1.0], [1.0, 0.0]]
-    spread = 0.01 if client in (1, 2) else 0.0
-    return sealed(digest_of([[1.0, spread], [spread, 1.0]], labels))
+    rows = [[1.0, spread] for spread in (-0.01, 0.0, 0.01)], [[spread, 1.0] for spread in (-0.01, 0.0, 0.01)]
+    return sealed(digest_of([*rows[0], *rows[1]], [labels[0]] * 3 + [labels[1]] * 3))
 
 
 def after_digests(method_trust: object, holders: Sequence[int] = range(5)) -> tuple[State, State]:

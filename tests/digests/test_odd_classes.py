@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from holdfast.digests.contradiction import Cells, mixed_cells
+from holdfast.digests.cells import Cells, mixed_cells
 from holdfast.digests.digest import Digest
 from holdfast.digests.odd_classes import nothing_left, odd_classes, remembered, without_odd
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,11 +23,12 @@ from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
 from holdfast.method import Method
 from holdfast.round import play_round
-from holdfast.trust.base import Testing, check_rule
+from holdfast.trust.base import Hearing, Testing, check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, lacks_quorum, mixed_weights, said_of
 from holdfast.trust.measures import score_gradient, to_compare_classes
 from holdfast.trust.reputation import compare_with_others, first_memory, remember, standing
+from holdfast.trust.testers import Reports
 from holdfast.trust.testing import TEST
 
 LEARNING = Learning(epochs=1, batch_size=4, lr=0.1, momentum=0.9)
@@ -177,6 +179,28 @@ def test_nobody_is_named_or_excluded_by_what_witnesses_say_alone() -> None:
     # A stand-in's update says nothing.
     away = compare_with_others(memory, products, weights, range(3), [0, 2], slow=0.05)
     assert away["opposed"][1] == memory["opposed"][1]
+
+
+def test_whose_digest_is_contradicted_counts_only_once_witnesses_find_that_it_helps() -> None:
+    """All witnesses say the same of everybody: what differs is what is known of client 1."""
+
+    class Heard(Jury):
+        def hear(self, updates: Sequence[Update], *_: object) -> tuple[list[int], Reports]:  # type: ignore[override]
+            return [], Reports({w: {u.client: 0.6 for u in updates if u.client != w} for w in range(4)})
+
+    trust, updates = Heard(), vectors([1.0, 0.0], [0.9, 0.1], [1.0, 0.2], [0.8, 0.0])
+    method = replace(method_with(trust), clients=4)
+    state = State(5, {"w": torch.zeros(2)}, {}, {}, {}, trust.begin(4))
+
+    def say(contradicted: Sequence[int], reputation: float, others: float = 0.5) -> float:
+        memory = {**state.trust, "reputation": torch.tensor([others, reputation, others, others]).double()}
+        hearing = Hearing(method, Inline({}), contradicted=contradicted)
+        return trust.judge(updates, hearing, replace(state, trust=memory)).say[1]
+
+    assert say([], 0.0) > 0
+    assert say([1], 0.0) == say([1], -0.3) == 0
+    assert say([1], 0.1) == pytest.approx(say([], 0.1)), "its digest says one thing, its updates another"
+    assert say([0, 1, 2, 3], 0.0, others=0.0) > 0, "if all are, none is"
 
 
 def test_who_testifies_is_drawn_anew_and_may_be_drawn_again() -> None:
@@ -341,12 +365,13 @@ def test_without_a_quorum_a_robust_rule_with_a_proof_weighs_and_says_so() -> Non
     the honest mean, by no more than the honest lie apart."""
     honest = torch.tensor([[1.0, 0.1], [1.0, -0.1], [1.1, 0.0], [0.9, 0.0], [1.0, 0.0]])
     rows = torch.cat([honest, torch.tensor([[-4.0, 0.0], [-4.0, 0.1]])])
-    weights = mixed_weights(rows)
+    weights = mixed_weights(rows, np.ones(len(rows), dtype=bool))
     assert weights.sum() == pytest.approx(1)
     assert weights[5:].sum() < 0.05
     assert (torch.from_numpy(weights).float() @ rows - honest.mean(0)).norm() < 0.1
     assert lacks_quorum({}) != []
-    assert mixed_weights(torch.ones(1, 2)).tolist() == [1.0]
+    assert mixed_weights(torch.ones(1, 2), np.array([True])).tolist() == [1.0]
+    assert mixed_weights(torch.tensor([[1.0], [9.0]]), np.array([True, False])).tolist() == [1.0, 0.0]  # not heard
     with_three = {w: {9: 0.7} for w in range(3)}
     assert lacks_quorum(with_three) == []
     assert lacks_quorum(with_three | {w: {9: 0.5} for w in range(3, 6)}) != []

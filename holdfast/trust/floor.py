@@ -25,8 +25,8 @@
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
     7  the last    round, where it harms, is held against the model that it began with as well, done again or as it is:
-                   worth < 0, and that one stays, for no later round mends what falls in this one. And the final model
-                   gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
+                   worth < -lose / 2, and that one stays, as no later round mends what falls in this one. And the final
+                   model gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
 
 So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
 the median holder of each class, where most holders tell the truth. A class may fall further where nobody can be blamed
@@ -89,7 +89,7 @@ def hold(
     if best.found.lost(lose):
         judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
         return good.kept_in(replace(stay, model=good.model, buffers=good.buffers)), panel.billed(judged)
-    if best.gained is not None and best.gained.worth({}) < 0:
+    if best.gained is not None and best.gained.worth({}) < -lose / 2:
         judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the model before it stays"])
         return kept(good, stay, compare(words, BEFORE, GOOD), judged, panel, lose)
     notes = [*judged.notes, note] if best.culprits else judged.notes

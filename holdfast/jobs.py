@@ -43,6 +43,7 @@ class Job(Generic[Client, Asked, Answer]):
     reply: type[Answer]
     exact: ClassVar[bool] = True  # whether the answer leaves without noise: a policy that limits epsilon must open it
     steps: ClassVar[bool] = False  # whether a round has several questions of it; the job refuses what is out of turn
+    times: int = 1  # how often a round has another question of it at most, where it has no steps
     watches: ClassVar[bool] = False  # whether clients that a scenario sends away are asked too
 
     def due(self, round: int, client: Client, context: Context) -> bool:

@@ -17,15 +17,16 @@
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken; where digests testify, two thirds of the harm must be gone without them, since FedDig's
                    server step swings between classes by itself, and whoever is blamed for that takes little of it
-                   away. Then 4 begins again without them as long as d < -max(lose, e). If nobody can be blamed any
-                   more and that is still so, the round is undone: the last good model stays. Those left out count
-                   nothing for the next two rounds, after a second charge for four, then eight ...; as long a time
-                   of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
-                   fifth round that harms
+                   away. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in all. If that is
+                   still so and nobody can be blamed any more, the round is undone: the last good model stays. Those
+                   left out count nothing for the next two rounds, after a second charge for four, then eight ...; as
+                   long a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than
+                   every fifth round that harms
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
-    7  the last    round's model gives way to the last good one if d < -lose / 2, whether that can be told from noise or
-                   not: a strike at the end gains less still
+    7  the last    round, where it harms, is held against the model that it began with as well, done again or as it is:
+                   worth < -lose / 2, and that one stays, as no later round mends what falls in this one. And the final
+                   model gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
 
 So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
 the median holder of each class, where most holders tell the truth. A class may fall further where nobody can be blamed
@@ -51,7 +52,19 @@ from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement
 from holdfast.trust.consensus import agreement
-from holdfast.trust.panel import ALL, CONFIRM, GOOD, NEW, PANEL, REPLAY, Panel, PanelRequest, digest_scores
+from holdfast.trust.panel import (
+    ALL,
+    BEFORE,
+    CONFIRM,
+    GOOD,
+    NEW,
+    PANEL,
+    PASSES,
+    REPLAY,
+    Panel,
+    PanelRequest,
+    digest_scores,
+)
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
 from holdfast.trust.words import Found, Words, believed_beyond, compare, sound
@@ -67,34 +80,40 @@ def hold(
     good = Good.of(before)
     if not good.model:
         return Good(after.model, after.buffers, {}).kept_in(after), judged
-    first = compare(panel.ask(PANEL, good.beside({NEW: after})), NEW, GOOD)
+    words = panel.ask(PANEL, good.beside({NEW: after, **begun(before, panel)}))
+    first = compare(words, NEW, GOOD)
     if first is None or first.worth(good.fallen) >= -lose:
         return kept(good, after, first, judged, panel, lose)
-    whole = Try((), judged, after, first)
+    whole = Try((), judged, after, first, gained(words, NEW))
     best = fewer(whole, before, good, panel, again)
-    while best is not whole and best.found.lost(lose):
+    for _ in range(PASSES - 1):
+        if best is whole or not best.found.lost(lose):
+            break
         whole, best = best, fewer(best, before, good, panel, again)
     note = f"the round harmed ({first})"
     if best.culprits:
         names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
         note += f" and was undone; it was done again without {names} ({best.found})"
-    if not best.found.lost(lose):
-        notes = [*judged.notes, note] if best.culprits else judged.notes
-        after = replace(best.after, trust=charge(best.after.trust, best.culprits))
-        return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
-    after = replace(
-        before, model=good.model, buffers=good.buffers, trust=charge(after.trust, best.culprits),
-        digests=after.digests, claims=after.claims, absence=after.absence,
-    )  # fmt: skip
     end = ", which harmed too" if best.culprits else " and was undone"
-    judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
-    return good.kept_in(after), panel.billed(judged)
+    stay = replace(
+        before, trust=charge(after.trust, best.culprits), digests=after.digests, claims=after.claims,
+        absence=after.absence,
+    )  # fmt: skip
+    if best.found.lost(lose):
+        judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
+        return good.kept_in(replace(stay, model=good.model, buffers=good.buffers)), panel.billed(judged)
+    if best.gained is not None and best.gained.worth({}) < -lose / 2:
+        judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the model before it stays"])
+        return kept(good, stay, compare(words, BEFORE, GOOD), judged, panel, lose)
+    notes = [*judged.notes, note] if best.culprits else judged.notes
+    after = replace(best.after, trust=charge(best.after.trust, best.culprits))
+    return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
 
 
 def kept(
     good: Good, after: State, found: Found | None, judged: Judgement, panel: WitnessPanel, lose: float
 ) -> tuple[State, Judgement]:
-    """Steps 6 and 7: the new model, unless it is the last one and worse than the last good one."""
+    """Steps 6 and 7: this model, unless it is the final one and worse than the last good one."""
     best = good.or_new(after, found)
     if found is not None and panel.last and found.change < -lose / 2:
         judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
@@ -110,6 +129,16 @@ class Try:
     judged: Judgement
     after: State
     found: Found
+    gained: Found | None = None  # in the last round: beside the model that it began with
+
+
+def begun(before: State, panel: WitnessPanel) -> dict[str, State]:
+    """Step 7: what the witnesses compare with too in the last round."""
+    return {BEFORE: before} if panel.last else {}
+
+
+def gained(words: Words, name: str) -> Found | None:
+    return compare(words, name, BEFORE) if any(BEFORE in told for told in words.values()) else None
 
 
 def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Again) -> Try:
@@ -122,13 +151,14 @@ def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Aga
     made = {name: (one, again(one)) for name, one in judged.items() if one is not None}
     if not made:
         return whole
-    words = panel.ask(CONFIRM, good.beside({name: after for name, (_, after) in made.items()} | {NEW: whole.after}))
+    tested = {name: after for name, (_, after) in made.items()} | {NEW: whole.after}
+    words = panel.ask(CONFIRM, good.beside(tested | begun(before, panel)))
     gains, errors, tries = {}, {}, {}
     for name, (one, after) in made.items():
         first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
         if first is not None and found is not None and beside is not None:
             gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
-            tries[name] = Try([*whole.culprits, *sets[name]], one, after, found)
+            tries[name] = Try([*whole.culprits, *sets[name]], one, after, found, gained(words, name))
     better = [
         name for name in tries if gains[name] > max(errors[name], panel.explains * -whole.found.worth(good.fallen))
     ]

@@ -2,7 +2,9 @@
 
 Three questions of a round: "panel", the new model beside the last good one, once; "replay", where that one harms, the
 average without each member in turn; "confirm", the round without the most blamed one, two, three ... of them beside the
-last good one. The last two are asked again, without those left out so far, as long as the model still loses.
+last good one. The last two are asked again, without those left out so far, as long as the model still loses, PASSES
+times at most. In the
+last round the first and the third also have the model that it began with.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
 SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
+PASSES = 4  # of the search for who harms, in a round: a site answers no more
 KEPT = 100  # models whose scores a member remembers: the good one is asked about again and again
-NEW, GOOD, ALL = "new", "good", "all"  # models by name; others are called by the member, or the number, left out
+NEW, GOOD, BEFORE, ALL = "new", "good", "before", "all"  # others are called by the member, or the number, left out
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,8 @@ def mean_by(group: Tensor, values: Tensor) -> Tensor:
 class Panel(Job[Tester, PanelRequest, PanelReply]):
     request, reply = PanelRequest, PanelReply
 
-    def __init__(self, name: str, models: Collection[str], counted: bool = False) -> None:
-        self.name, self._models, self._counted = name, models, counted
+    def __init__(self, name: str, models: Collection[str], counted: bool = False, times: int = 1) -> None:
+        self.name, self._models, self._counted, self.times = name, models, counted, times
 
     def due(self, round: int, client: Tester, context: Context) -> bool:
         return client.trust.panel is not None
@@ -166,6 +169,6 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
         return held_out_and_more(client.validation, client.train, client.trust.panel or 0)
 
 
-PANEL = register(Panel("panel", (NEW, GOOD)))
-REPLAY = register(Panel("replay", (ALL,), counted=True))
-CONFIRM = register(Panel("confirm", (NEW, GOOD), counted=True))
+PANEL = register(Panel("panel", (NEW, GOOD, BEFORE)))
+REPLAY = register(Panel("replay", (ALL,), counted=True, times=PASSES))
+CONFIRM = register(Panel("confirm", (NEW, GOOD, BEFORE), counted=True, times=PASSES))

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_helpers import experiment
 from flower_helpers import in_process, nodes, play
 from release_helpers import experiment as private
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.failures import SENTENCES
+from holdfast.core.failures import SENTENCES, Refusal
+from holdfast.core.types import Message
 from holdfast.flower.deploy.policy import SitePolicy, carry_privacy, fingerprint_of, read_site_policy
+from holdfast.flower.deploy.questions import Book
 from holdfast.flower.deploy.site import client_app
 from holdfast.flower.engine.inprocess import InProcessGrid
 from holdfast.flower.engine.moderator import play_over
 from holdfast.privacy.ledger import read_ledger
 from holdfast.runs.experiment import Experiment
 from holdfast.runs.history import History
+from holdfast.trust.panel import PASSES
 
 PRIVACY = '[privacy]\nmax_epsilon = 3.5\ndelta = 1e-5\nmodes = ["moments"]\nprotect_updates = false\n'
 
@@ -161,3 +166,15 @@ def test_what_protected_updates_cost_holds_for_all_of_a_sites_experiments(tmp_pa
     unprotected = play_with(tmp_path, private(**keys), policy, "third").records[0]
     assert SENTENCES["unprotected"] in unprotected.absent[1]
     assert len(read_ledger(tmp_path / "site-1" / "privacy-ledger.json").entries) == 1
+
+
+def test_a_site_answers_a_panel_once_and_the_search_for_who_harms_as_often_as_it_may_go_on(tmp_path: Path) -> None:
+    """The floor asks "replay" and "confirm" again without those left out so far; a site that refused would end it."""
+    book = Book(tmp_path)
+    for job, times in (("panel", 1), ("replay", PASSES), ("confirm", PASSES)):
+        questions = [Message(0, 3, job, {"new/w": torch.tensor([float(n)])}) for n in range(times + 1)]
+        for question in [*questions[:times], questions[0]]:  # the same one again is no other question
+            book.admit(question, max_rounds=None)
+        with pytest.raises(Refusal, match=f"round 4 has had its '{job}'"):
+            book.admit(questions[times], max_rounds=None)
+        book.admit(replace(questions[times], round=4), max_rounds=None)

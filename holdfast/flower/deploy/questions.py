@@ -53,8 +53,8 @@ class Book:
         trains = message.job in (TRAIN.name, SECURE_TRAIN.name)
         if trains and max_rounds is not None and len(done) >= max_rounds:
             raise Refusal("rounds", f"policy: all {max_rounds} trainings for this experiment are used.")
-        again = message.job == TRAIN.name or job_named(message.job).steps
-        if not again and any(line.get("round") == message.round + 1 for line in done):
+        job, before = job_named(message.job), sum(line.get("round") == message.round + 1 for line in done)
+        if not (message.job == TRAIN.name or job.steps) and before >= job.times:
             raise Refusal("twice", f"round {message.round + 1} has had its {message.job!r}, with another question.")
         line = {"job": message.job, "round": message.round + 1, "client": message.client, "asked": asked}
         self._write(line if base is None else {**line, "base": base})

@@ -36,6 +36,7 @@ DATA: dict[str, dict[str, Any]] = {
     "fashion-classes": {**COMMON, "clients": 20, "rounds": 16, "model": "features", "partition": "classes"},
     "fashion-cnn": {**COMMON, "clients": 20, "rounds": 16, "model": "cnn"},
     "breast": {**COMMON, "task": "adversary:breast", "clients": 10, "rounds": 16, "lr": 0.05},
+    "twelve": {**COMMON, "clients": 12, "rounds": 16, "model": "features"},
     "five": {**COMMON, "clients": 5, "rounds": 16, "model": "features"},
     "cifar": {**COMMON, "task": "cifar10", "samples": 4000, "clients": 20, "rounds": 16, "model": "features"},
     "letters": {**COMMON, "task": "ocr-letters", "samples": 2600, "clients": 20, "rounds": 16},
@@ -47,8 +48,11 @@ RULES = {
     "jury": {"trust": "jury"},
     "feddig": {"absence": "feddig", "trust": "samples"},
     "feddig+jury": {"absence": "feddig", "trust": "jury"},
+    "moments": {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}, "trust": "samples"},
+    "moments+jury": {"absence": {"name": "feddig", "mode": "moments", "epsilon": 3.0}, "trust": "jury"},
     **{rule: {"trust": rule} for rule in ("fedtest", "median", "multikrum")},
 }
+PLAIN = {"jury": "fedavg", "feddig+jury": "feddig", "moments+jury": "moments"}  # the same without the jury
 ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "none": "none",
     "random": "random",
@@ -232,7 +236,7 @@ def main() -> None:
             continue  # no encoder is known for numbers without a schema
         found = [lines.get(settings_of(data, rule, attack, hostile, seed)) for seed in seeds]
         yardstick = "none" if attack == "none" else "away"
-        base = {"jury": "fedavg", "feddig+jury": "feddig"}.get(rule, rule) if attack == "none" else rule
+        base = PLAIN.get(rule, rule) if attack == "none" else rule
         without = [lines.get(settings_of(data, base, yardstick, hostile, seed)) for seed in seeds]
         cell = Cell(found, without)
         print(f"{data:11} {rule:11} {hostile} {attack:12} {cell}", flush=True)

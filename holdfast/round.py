@@ -201,7 +201,8 @@ def hold(
 ) -> tuple[State, Judgement]:
     if not judged.updates:
         return after, judged
-    hearing = Hearing(method, federation, partial(method.absence.testimony, after, method))
+    testimony = partial(method.absence.testimony, after, method)
+    hearing = Hearing(method, federation, testimony, promised=method.absence.noised)
     return method.trust.hold(state, after, judged, hearing, again)
 
 

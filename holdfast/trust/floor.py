@@ -23,7 +23,9 @@
                    long a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than
                    every fifth round that harms
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
-                   fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one
+                   fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one.
+                   Where noised digests testify the new model is always the yardstick: all have the noise in common,
+                   which no error shows, and on it a model that learns from records falls a little in each round
     7  the last    round, where it harms, is held against the model that it began with as well, done again or as it is:
                    worth < -lose / 2, and that one stays, as no later round mends what falls in this one. And the final
                    model gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
@@ -114,7 +116,7 @@ def kept(
     good: Good, after: State, found: Found | None, judged: Judgement, panel: WitnessPanel, lose: float
 ) -> tuple[State, Judgement]:
     """Steps 6 and 7: this model, unless it is the final one and worse than the last good one."""
-    best = good.or_new(after, found)
+    best = good.or_new(after, None if panel.noised else found)
     if found is not None and panel.last and found.change < -lose / 2:
         judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
         after = replace(after, model=good.model, buffers=good.buffers)
@@ -199,7 +201,7 @@ class Good:
         return PanelRequest(pack(**models), pack(**buffers))
 
     def or_new(self, after: State, found: Found | None) -> Good:
-        """Step 6; where nobody can tell, the new model counts as good."""
+        """Step 6; where nobody can tell, or noise adds up, the new model counts as good."""
         if found is None:
             return Good(after.model, after.buffers, self.fallen)
         if found.change < 0:
@@ -229,6 +231,11 @@ class WitnessPanel:
     def explains(self) -> float:
         """The share of the harm that must be gone without those who are charged (step 5)."""
         return 2 / 3 if len(self._digests) >= 3 else 0.0
+
+    @property
+    def noised(self) -> bool:
+        """Whether digests with noise on them testify."""
+        return self.hearing.promised and len(self._digests) >= 3
 
     @property
     def last(self) -> bool:

@@ -116,7 +116,7 @@ class Weights:
     """Five witnesses that score a model by its first weights, a class for each."""
 
     hearing = SimpleNamespace(context=SimpleNamespace(rounds=9, called="member {}".format))
-    last = False
+    last = noised = False
 
     def __init__(self, classes: int, explains: float = 0.0) -> None:
         self.classes, self.explains = classes, explains
@@ -145,6 +145,19 @@ def test_a_class_that_honest_members_trade_for_theirs_undoes_no_round_and_bars_n
     assert after.model["w"].tolist() == pytest.approx([-1.2, 0.3, 0.3, 0.3, 0.3])
     assert standing(after.trust, range(4)).tolist() == [1, 1, 1, 1]
     assert held.notes == ()
+
+
+@pytest.mark.parametrize("noised", [False, True])
+def test_small_losses_add_up_to_harm_but_for_witnesses_whose_noise_does(noised: bool) -> None:
+    """Each round loses 0.01 of p at all witnesses, below the bound of 0.02: the third is 0.03 below the first good."""
+    panel = Weights(1)
+    panel.noised = noised
+    judged = judgement([Update(0, {"w": torch.ones(1)}, 1, 1)], [1], {})
+    at = Good({"w": torch.tensor([0.0])}, {}, {}).kept_in(replace(STATE, trust=first_memory(1)))
+    for chance in (0.49, 0.48, 0.47):
+        new = replace(at, model={"w": torch.tensor([chance]).logit()})
+        at, _ = hold(at, new, judged, panel, lambda one, at=at: at, 0.02)  # type: ignore[arg-type]
+    assert at.model["w"].sigmoid().item() == pytest.approx(0.47 if noised else 0.5)
 
 
 def test_the_last_model_gives_way_to_the_good_one_where_its_loss_is_within_the_error_too() -> None:

@@ -121,18 +121,16 @@ def tell(case: str, found: dict[str, list[dict[str, float]]]) -> dict[tuple[str,
         if any(values):
             print(f"{part:22}" + "".join(f"{value:17.2f}" for value in values))
     print(f"{'a round, ms':22}" + "".join(f"{1000 * statistics.median(one):17.1f}" for one in totals.values()))
-    cells = {}
-    words = []
+    cells, medians, all_rounds = {}, [], []
     for rule, values in totals.items():
         ratios = [value / other for value, other in zip(values, totals[FEDAVG], strict=True)]
-        words.append(f"{statistics.median(ratios):17.2f}")
+        medians.append(statistics.median(ratios))
+        all_rounds.append(sum(values) / sum(totals[FEDAVG]))  # every second one has a search, a few harm
         if rule != FEDAVG:
-            whole = sum(values) / sum(totals[FEDAVG])  # every second round has a search, a few harm
-            text = f"{whole:.2f} (single rounds {min(ratios):.2f} to {max(ratios):.2f})"
+            text = f"{all_rounds[-1]:.2f} (single rounds {min(ratios):.2f} to {max(ratios):.2f})"
             cells[case, rule], cells["aim", rule] = text, AIMS[rule]
-    print(f"{'of FedAvg, the median':22}" + "".join(words))
-    whole = [f"{sum(values) / sum(totals[FEDAVG]):17.2f}" for values in totals.values()]  # also rounds that harm
-    print(f"{'of FedAvg, all rounds':22}" + "".join(whole), flush=True)
+    print(f"{'of FedAvg, the median':22}" + "".join(f"{ratio:17.2f}" for ratio in medians))
+    print(f"{'of FedAvg, all rounds':22}" + "".join(f"{ratio:17.2f}" for ratio in all_rounds), flush=True)
     return cells
 
 

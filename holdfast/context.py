@@ -54,7 +54,8 @@ class Owner:
 
 @dataclass(eq=False)
 class Bench:
-    """What the moderator computes with itself. It is overwritten by each use: nothing of a round is kept in it."""
+    """What the moderator computes with itself. It is overwritten by each use: what is kept in it saves work, and
+    changes no result."""
 
     model: nn.Module = field(default_factory=nn.Identity)
     loss: Loss = nn.functional.cross_entropy

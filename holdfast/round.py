@@ -72,7 +72,7 @@ def play_round(state: State, federation: Federation, method: Method) -> tuple[St
     reviewed = replace(state, digests=digests)
     if method.trust.doubts_digests:
         reviewed = method.absence.review(state, reviewed, method)  # whose digest the others contradict
-    judged = judge(updates, federation, state, method, method.absence.doubts(reviewed))  # whom to believe
+    judged = judge(updates, federation, replace(state, absence=reviewed.absence), method)  # whom to believe
     clock.lap("trust")
 
     def advance(judged: Judgement) -> State:
@@ -178,14 +178,12 @@ def in_line(updates: Sequence[Update], state: State) -> list[Update]:
     return sorted(ordered, key=lambda update: update.client)
 
 
-def judge(
-    updates: Sequence[Update], federation: Federation, state: State, method: Method, contradicted: Collection[int] = ()
-) -> Judgement:
+def judge(updates: Sequence[Update], federation: Federation, state: State, method: Method) -> Judgement:
     if not updates:
         return Judgement([], [], {}, state.trust)
     testimony = cache(partial(method.absence.testimony, state, method))
     awaited, promised = method.absence.needs_features, method.absence.noised
-    hearing = Hearing(method, federation, testimony, updates, awaited, promised, contradicted)
+    hearing = Hearing(method, federation, testimony, updates, awaited, promised, method.absence.doubts(state))
     if method.trust.bounds_buffers:
         updates = bounded_buffers(updates)
     return check_judgement(method.trust, method.trust.judge(updates, hearing, state))

@@ -172,7 +172,8 @@ class FedDig(ReleaseOptions, AbsencePolicy):
         believed = self.believed(state)
         holders = sorted(believed)
         opened = self.samples_for(context, state, holders)
-        return {h: Samples((digest.features,), digest.labels) for h, digest in zip(holders, opened, strict=True)}
+        held = {h: Samples((digest.features,), digest.labels) for h, digest in zip(holders, opened, strict=True)}
+        return {holder: samples for holder, samples in held.items() if len(samples)}
 
     def stand_ins(self, state: State, asked: Collection[int], context: Context) -> NoStandIns:
         return StandIns(self, state, asked, context)

@@ -29,12 +29,25 @@ class Cells(NamedTuple):
     rows: float  # that the scatter is a sum of
     rest: Values | None = None  # (rows, k): what each row of a mixed digest lies from its class means
     classes: NDArray[np.int64] | None = None  # (rows,): the class that most of it is
+    labels: Values | None = None  # (classes, classes): Y'Y of a mixed digest's soft labels Y
     noise: Values | float = 0.0  # (classes,): variance in a coordinate of a mean, of noise that rows do not show
 
     @property
     def rows_of(self) -> Values:
         """The rows of each class, (classes,)."""
         return np.asarray(self.counts * self.rows / max(float(self.counts.sum()), 1.0))
+
+    @property
+    def inverse_rows(self) -> Values:
+        """The variance of means as a share of rows', (classes, classes): 1/r, or (Y'Y)^-1 where rows mix classes."""
+        if self.labels is not None:
+            return np.asarray(np.linalg.pinv(self.labels, rcond=1e-9, hermitian=True))
+        return np.diag(1 / np.maximum(self.rows_of, 1e-9))
+
+    @property
+    def has_rows(self) -> Flags:
+        """Which classes are what most of some row is, (classes,)."""
+        return self.counts > 0 if self.classes is None else np.isin(np.arange(len(self.counts)), self.classes)
 
     @property
     def noises(self) -> Values:
@@ -56,7 +69,7 @@ def mixed_cells(digest: Digest) -> Cells:
     means[mass > 0] = np.linalg.lstsq(y[:, mass > 0], x, rcond=1e-6)[0]
     rest = x - y @ means
     counts, free = mass * digest.used / len(x), max(1, len(x) - int((mass > 0).sum()))
-    return Cells(counts, means, rest.T @ rest, free, rest, y.argmax(1))
+    return Cells(counts, means, rest.T @ rest, free, rest, y.argmax(1), y.T @ y)
 
 
 def moment_cells(digest: MomentDigest) -> Cells:

@@ -5,7 +5,8 @@ it: what labels mean is in how its classes differ from each other. For classes c
 
     x = <a, b>,   a = m_ic - m_id,   b = m_jc - m_jd         where each lies cancels; turned labels turn the sign
     Var x = <a, V_j a> + <b, V_i b> - tr(V_i V_j)            as a and b are seen with their own errors
-    V_i = S_j (1/r_ic + 1/r_id) + s_ic + s_id                r rows, of covariance S_j at j, who has the vote; s the
+    V_i = S_j (1/r_ic + 1/r_id) + s_ic + s_id                r rows, of covariance S_j at j, who has the vote (of mixed
+                                                             rows: P_cc + P_dd - 2 P_cd, P the inverse of Y'Y); s the
                                                              variance of noise that rows do not show (moments)
     t_c = x / (|a| |b|),  e_c = sqrt(Var x) / (|a| |b|)      at the d where x / sqrt(Var x) is least
     z_ij = sum_c n_ic (t_c + sqrt(2 log(number of d)) e_c) / sum_c n_ic e_c
@@ -14,9 +15,9 @@ The root is what chance makes of the smallest of so many, at most. j contradicts
 deviations (of Student's t: S_j is of few rows), and agrees with it above two. A digest is contradicted if more than
 f = (n - 1) / 3 contradict it, and more than agree with it.
 
-z_ij depends on i and j alone, and on i's spread not at all. So nobody escapes by rows that scatter, and f liars alone
-contradict nobody: whatever they send, an honest digest is contradicted only if another honest one contradicts it beyond
-two standard errors. Who holds one class only, or only a row of another, is not judged.
+z_ij depends on i and j alone, and on i's spread not at all. So nobody escapes by rows that scatter, and f liars (one of
+four to six) alone contradict nobody: whatever they send, an honest digest is contradicted only if another honest one
+contradicts it beyond two standard errors. Who holds one class only, or only a row of another, is not judged.
 """
 
 from __future__ import annotations
@@ -50,22 +51,28 @@ def compared(one: Cells, other: Cells) -> tuple[float, float]:
     both = np.flatnonzero((one.counts >= FEW) & (other.counts >= FEW))
     if len(both) < 2 or other.rows <= 2 or not np.trace(other.scatter) > 0:
         return 0.0, 0.0
-    spread = other.scatter / other.rows
-    agreement, lifted, error = 0.0, 0.0, 0.0
-    for c in both.tolist():
-        rest = both[both != c]
-        a, b = one.means[c] - one.means[rest], other.means[c] - other.means[rest]
-        products = (a * b).sum(1)
-        deviations = np.sqrt(variances(a, b, errors(one, c, rest), errors(other, c, rest), spread))
-        z = products / deviations
-        least = int(z.argmin())
-        lengths = max(float(np.sqrt((a[least] ** 2).sum() * (b[least] ** 2).sum())), 1e-30)
-        share = float(one.counts[c] / one.counts[both].sum())
-        agreement += share * float(products[least]) / lengths
-        error += share * float(deviations[least]) / lengths
-        lifted += share * (float(z[least]) + smallest_of(len(rest))) * float(deviations[least]) / lengths
+    a, b = one.means[both], other.means[both]
+    products = between(a @ b.T)
+    deviations = np.sqrt(variances(a, b, errors(one, both), errors(other, both), other.scatter / other.rows))
+    z = products / np.where(np.eye(len(both), dtype=bool), np.nan, deviations)
+    least = np.arange(len(both)), np.nanargmin(z, axis=1)
+    lengths = np.sqrt(np.maximum(between(a @ a.T) * between(b @ b.T), 1e-60))[least]
+    cosines, error = products[least] / lengths, deviations[least] / lengths
+    shares = one.counts[both] / one.counts[both].sum()
+    lifted = (z[least] + smallest_of(len(both) - 1)) * error
     beyond = BEYOND * math.sqrt(other.rows / (other.rows - 2))
-    return lifted / error / beyond, agreement
+    return float(shares @ lifted / (shares @ error)) / beyond, float(shares @ cosines)
+
+
+def between(products: Values) -> Values:
+    """<a_c - a_d, b_c - b_d> for each pair of classes, from <a_c, b_d>.
+
+    >>> between(np.array([[3.0, 1.0], [2.0, 5.0]]))
+    array([[0., 5.],
+           [5., 0.]])
+    """
+    own = np.diag(products)
+    return np.asarray(own[:, None] + own[None, :] - products - products.T)
 
 
 def smallest_of(count: int) -> float:
@@ -73,27 +80,29 @@ def smallest_of(count: int) -> float:
     return math.sqrt(2 * math.log(count))
 
 
-def errors(cells: Cells, c: int, rest: NDArray[np.int64]) -> tuple[Values, Values]:
-    """Of the differences between class c and the rest: 1/r_c + 1/r_d, and the variance of the noise in a coordinate."""
-    inverse = 1 / np.maximum(cells.rows_of, 1e-9)
-    return inverse[c] + inverse[rest], cells.noises[c] + cells.noises[rest]
+def errors(cells: Cells, classes: NDArray[np.int64]) -> tuple[Values, Values]:
+    """Of the differences between each two classes: 1/r_c + 1/r_d, and the variance of the noise in a coordinate."""
+    noises = cells.noises[classes]
+    return between(cells.inverse_rows[np.ix_(classes, classes)]), noises[:, None] + noises[None, :]
 
 
 def variances(a: Values, b: Values, of_a: tuple[Values, Values], of_b: tuple[Values, Values], spread: Values) -> Values:
-    """Var <a, b>, at least tr(V_i V_j), which is what errors alone come to.
+    """Var <a_c - a_d, b_c - b_d> of each two classes, at least tr(V_i V_j), which is what errors alone come to.
 
-    Two coordinates of variance 4, differences of means of 2 and 2 rows (1/2 + 1/2), and no noise: V = 4 I for both.
+    Two coordinates of variance 4, differences (3, 0) and (0, 5) of means of 2 and 2 rows (1/2 + 1/2), and no noise:
+    V = 4 I for both, and 36 + 100 - 32.
 
-    >>> one = (np.array([1.0]), np.array([0.0]))
-    >>> variances(np.array([[3.0, 0.0]]), np.array([[0.0, 5.0]]), one, one, 4 * np.eye(2))  # 36 + 100 - 32
-    array([104.])
+    >>> one = (np.ones((2, 2)), np.zeros((2, 2)))
+    >>> a, b = np.array([[3.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 5.0], [0.0, 0.0]])
+    >>> float(variances(a, b, one, one, 4 * np.eye(2))[0, 1])
+    104.0
     """
     (rows_a, noise_a), (rows_b, noise_b) = of_a, of_b
     trace = float(np.trace(spread))
     both = rows_a * rows_b * float((spread**2).sum()) + (rows_a * noise_b + rows_b * noise_a) * trace
     both = both + noise_a * noise_b * len(spread)
     seen = [
-        rows * np.maximum(((vectors @ spread) * vectors).sum(1), 0.0) + noise * (vectors**2).sum(1)
-        for vectors, rows, noise in ((a, rows_b, noise_b), (b, rows_a, noise_a))
+        rows * np.maximum(between(means @ spread @ means.T), 0.0) + noise * between(means @ means.T)
+        for means, rows, noise in ((a, rows_b, noise_b), (b, rows_a, noise_a))
     ]
     return np.asarray(np.maximum(seen[0] + seen[1] - both, both))

@@ -58,7 +58,8 @@ def odd_classes(digests: Mapping[int, Cells]) -> dict[int, Flags]:
         return {client: np.zeros(counts.shape[1], dtype=bool) for client in digests}
     odd = far_away(away, judged, np.stack([one.rows_of for one in cells]))
     odd |= moved_alike(means, away, judged, cells, metric, odd)
-    odd[((counts > 0) <= odd).all(1)] = True
+    has_rows = np.stack([one.has_rows for one in cells])  # without_odd goes by what most of a row is, not by label mass
+    odd[(has_rows <= odd).all(1)] = True
     return dict(zip(digests, odd, strict=True))
 
 

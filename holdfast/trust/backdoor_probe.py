@@ -44,12 +44,16 @@ def innocence_of(
     model: nn.Module, validation: Samples, train: Samples, asked: TestRequest, clients: Sequence[int]
 ) -> dict[str, float]:
     """From 0 (its update is what gives a shift a meaning) to 1 (it undoes it), of each client; 0.5: it cannot tell."""
+    unsure = {str(client): 0.5 for client in clients}
+    few = few_of_each(validation, train) if len(validation) + len(train) else train
+    if not len(few) or not all(bool(tensor.isfinite().all()) for tensor in few.inputs):
+        return unsure
     fill(model, with_all(asked), asked.buffers)
     model.eval()
-    records = Records.of(few_of_each(validation, train))
+    records = Records.of(few)
     classes, gradients = unexplained(model, records)
     if not classes:
-        return {str(client): 0.5 for client in clients}
+        return unsure
     blame, worst = all_cosines(gradients, asked).clamp_min(0).max(0)
     held = torch.isin(torch.tensor(classes)[worst], records.classes)
     innocent = torch.where(held | (blame <= SUSPECT), (0.5 - 0.5 * blame).clamp(0, 1), 0.5)
@@ -136,11 +140,14 @@ def unexplained(model: nn.Module, records: Records) -> tuple[list[int], Tensors]
     own = [(records.classes == k).nonzero().flatten() for k in records.classes.unique()]
     taught = [Samples(records.take(places), records.classes[places]) for places in own]
     raised, known = each_gradient(model, shifted, odds_raised), each_gradient(model, taught, mean_odds)
-    left = beside(flat(raised), flat(known)).split([stack[0].numel() for stack in raised.values()], 1)
+    rows, explaining = as_rows(raised), as_rows(known)
+    if not (rows.isfinite().all() and explaining.isfinite().all()):
+        return [], {}
+    left = beside(rows, explaining).split([stack[0].numel() for stack in raised.values()], 1)
     return list(sets), {name: part.view_as(raised[name]) for name, part in zip(raised, left, strict=True)}
 
 
-def flat(stacks: Tensors) -> Tensor:
+def as_rows(stacks: Tensors) -> Tensor:
     """What is stacked name by name as rows."""
     return torch.cat([stack.reshape(len(stack), -1) for stack in stacks.values()], 1)
 

@@ -30,12 +30,12 @@
                    worth < -lose / 2, and that one stays, as no later round mends what falls in this one. And the final
                    model gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
 
-So whatever updates hold, the model never loses more than `lose` against the best so far, in units of p(true class) at
-the median holder of each class, where most holders tell the truth. A class may fall further where nobody can be blamed
-for it: honest members trade classes for each other, and a class whose holders are left out is forgotten. Liars with as
-many honest witnesses who doubt can hold a round up: the model then stays at its best. Liars who say that they alone
-hold u of C classes, which gain, hide u / C of what the class moved that moved most. Witnesses are the digests that are
-believed (FedDig), else all members that are there.
+So whatever updates hold, the model never loses more than `lose` against the best so far (where noised digests testify:
+in a round), in units of p(true class) at the median holder of each class, where most holders tell the truth. A class
+may fall further where nobody can be blamed for it: honest members trade classes for each other, and a class whose
+holders are left out is forgotten. Liars with as many honest witnesses who doubt can hold a round up: the model then
+stays at its best. Liars who say that they alone hold u of C classes, which gain, hide u / C of what the class moved
+that moved most. Witnesses are the digests that are believed (FedDig), else all members that are there.
 """
 
 from __future__ import annotations

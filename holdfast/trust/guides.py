@@ -100,7 +100,7 @@ def gradients(digests: Sequence[Samples], names: Sequence[str], state: State, co
 
     fill(model, state.model, state.buffers)
     found = each_gradient(model, digests, losses)
-    return torch.cat([found[name].flatten(1) * learning.factor(name) for name in names], 1)
+    return torch.cat([found[name].reshape(len(digests), -1) * learning.factor(name) for name in names], 1)
 
 
 def fitted(uphill: Tensor, sent: Tensor) -> Tensor:

@@ -29,8 +29,8 @@
                    has lost half of its standing, and its digest is contradicted
     10 no quorum   where fewer than three witnesses, or at most half of those heard, can tell, nothing is learnt of
                    anybody, and the weights are those of nearest-neighbour mixing and the geometric median for
-                   f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023);
-                   n are those who count at all by 0, 1 and 8
+                   f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023),
+                   among those who count at all by 0, 1 and 8
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -64,6 +64,7 @@ from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.guides import Explained, beyond_digest, explained
 from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
+from holdfast.trust.quorum import lacks_quorum, mixed_weights
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
     ENOUGH,
@@ -76,10 +77,8 @@ from holdfast.trust.reputation import (
     opposes,
     remember,
     standing,
-    who_tell,
     why,
 )
-from holdfast.trust.robust.aggregates import geometric_median, nearest_neighbour_mixing, through
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers
 
@@ -291,29 +290,6 @@ class Jury(Trust):
 
     def excludes(self, memory: Tensors, client: int) -> bool:
         return 0 < self.exclude <= int(memory["doubts"][client]) and opposes(memory, client)
-
-
-def lacks_quorum(told: Told) -> list[str]:
-    """Step 10: what is said where too few witnesses can tell.
-
-    >>> lacks_quorum({0: {1: 0.5, 2: 0.5}, 1: {0: 0.9, 2: 0.2}, 2: {0: 0.5, 1: 0.5}})
-    ['no quorum: 1 of 3 witnesses can tell who helps; the updates are weighed by nnm:geomedian']
-    >>> lacks_quorum({i: {5: 0.4} for i in range(3)})
-    []
-    """
-    tell = len(who_tell(told))
-    if tell >= 3 and 2 * tell > len(told):
-        return []
-    return [f"no quorum: {tell} of {len(told)} witnesses can tell who helps; the updates are weighed by nnm:geomedian"]
-
-
-def mixed_weights(rows: Tensor, heard: Flags) -> Values:
-    """Step 10: what each update that is heard at all counts under nearest-neighbour mixing and the geometric median."""
-    mixed = nearest_neighbour_mixing(rows[torch.from_numpy(heard)], (int(heard.sum()) - 1) // 3)
-    found = through(mixed, geometric_median(mixed.updates)).weights
-    weights = np.zeros(len(rows))
-    weights[heard] = np.asarray(found / found.sum())
-    return weights
 
 
 def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Tensor, Values]:

@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from holdfast.core.types import Tensors, Update, pack, unpack
 from holdfast.data.task import Samples, joined, right_or_wrong
 from holdfast.learning.device import batch_on, device_of, outputs
-from holdfast.models.networks import fill
+from holdfast.models.networks import Scale, fill
 
 # (outputs, labels, how many of them are each part's) -> the sum of each part's value
-Values = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+SumOfValues = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+BY_ROWS = (
+    nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus,
+    nn.Tanh, nn.Sigmoid, Scale,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,17 +164,13 @@ def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest)
     return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]
 
 
-def cosines(gradient: Tensors, asked: TestRequest) -> Tensor:
-    """The cosine of a gradient with each update that was sent (see ask_for_help); 0 for all if there is no gradient."""
-    return all_cosines({name: tensor[None] for name, tensor in gradient.items()}, asked)[0]
-
-
 def all_cosines(gradients: Tensors, asked: TestRequest) -> Tensor:
-    """As cosines, of several gradients that are stacked name by name, (gradients, updates)."""
+    """The cosines of gradients, stacked name by name, with each update that was sent (see ask_for_help), (gradients,
+    updates); 0 for all where there is no gradient."""
     lengths = lengths_of(gradients).float()[:, None]
     inner = torch.zeros(len(lengths), len(asked.clients))
     for name, stack in asked.units.items():
-        inner += gradients[name].flatten(1) @ stack.reshape(len(stack), -1).T
+        inner += gradients[name].reshape(len(lengths), -1) @ stack.reshape(len(stack), -1).T
     return torch.where(lengths > 0, inner / lengths, 0.0)
 
 
@@ -191,7 +191,7 @@ def balanced_scores(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Ten
     return (chance * (weights * (1 / totals)[owner].view(-1, 1))).sum()
 
 
-def each_gradient(model: nn.Module, parts: Sequence[Samples], values: Values) -> Tensors:
+def each_gradient(model: nn.Module, parts: Sequence[Samples], values: SumOfValues) -> Tensors:
     """The gradient of each part's value over all weights, stacked name by name."""
     model.eval()
     if len(parts) > 1 and only_linear(model):
@@ -208,14 +208,28 @@ def each_gradient(model: nn.Module, parts: Sequence[Samples], values: Values) ->
 
 
 def only_linear(model: nn.Module) -> bool:
-    """Whether all weights are those of linear layers, one after the other."""
-    if type(model) is not nn.Sequential or len(set(model)) < len(model):
+    """Whether a network is linear layers one after the other, with functions in between that know one row at a time.
+
+    Nothing may stand between a layer's weights and what it says: no hooks, no weights that layers share or that are
+    made of others, nothing that overwrites what a layer said.
+    """
+    if type(model) is not nn.Sequential or any(has_hooks(one) for one in (model, *model)):
         return False
-    plain = (type(layer) is nn.Linear or next(layer.parameters(), None) is None for layer in model)
-    return all(plain) and all(weight.requires_grad for weight in model.parameters())
+    linear = [layer for layer in model if type(layer) is nn.Linear]
+    plain = all(type(layer) in BY_ROWS and not getattr(layer, "inplace", False) for layer in model)
+    names = {name.split(".", 1)[-1] for name, _ in model.named_parameters()}
+    own = {id(weight) for weight in model.parameters()}
+    count = sum(len(list(layer.parameters())) for layer in linear)
+    learn = all(weight.requires_grad for weight in model.parameters())
+    return plain and learn and names <= {"weight", "bias"} and len(own) == count
 
 
-def each_gradient_at_once(model: nn.Module, parts: Sequence[Samples], values: Values) -> Tensors:
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether something is done before or after a layer: older ways of norming weights work so."""
+    return bool(layer._forward_pre_hooks or layer._forward_hooks)
+
+
+def each_gradient_at_once(model: nn.Module, parts: Sequence[Samples], values: SumOfValues) -> Tensors:
     """As each_gradient, where all weights are those of linear layers: all parts go through the network together.
 
     With x what a layer reads and s the gradient over what it says, row by row, the gradient over its weights is s' x.

@@ -3,8 +3,7 @@
 Three questions of a round: "panel", the new model beside the last good one, once; "replay", where that one harms, the
 average without each member in turn; "confirm", the round without the most blamed one, two, three ... of them beside the
 last good one. The last two are asked again, without those left out so far, as long as the model still loses, PASSES
-times at most. In the
-last round the first and the third also have the model that it began with.
+times at most. In the last round the first and the third also have the model that it began with.
 """
 
 from __future__ import annotations
@@ -143,8 +142,10 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
 
     def check(self, asked: PanelRequest, round: int, client: Tester, context: Context) -> None:
         """Refuse other models than the question has, some of them one for each member at most."""
-        numbers = map(str, range(context.clients)) if self._counted else ()
-        if not set(asked.names) <= {*self._models, *numbers}:
+        known = {*self._models, *(map(str, range(context.clients)) if self._counted else ())}
+        if round + 1 < context.rounds:
+            known -= {BEFORE}
+        if not set(asked.names) <= known:
             raise Refusal("question", f"a {self.name!r} names models that the rule does not have.")
 
     def records(self, client: Tester, round: int) -> int:

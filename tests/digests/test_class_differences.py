@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.absence import FedDig
 from holdfast.client import samples_in
-from holdfast.digests.cells import Cells, cells_of
-from holdfast.digests.class_differences import compared
+from holdfast.digests.cells import Cells, cells_of, mixed_cells
+from holdfast.digests.class_differences import compared, errors
 from holdfast.digests.contradiction import contradicted
+from holdfast.digests.digest import Digest
 from holdfast.play import run
 from holdfast.runs.build import make_plan
 from holdfast.runs.experiment import from_table
@@ -63,7 +65,7 @@ def test_rows_that_scatter_hide_nobody_and_without_spread_nobody_can_tell() -> N
     assert contradicted({**few, 3: turned(few[3])}) == {}, "two rows do not tell how far rows vary"
 
 
-def test_two_liars_of_five_have_no_honest_digest_contradicted() -> None:
+def test_two_liars_of_five_have_no_honest_digest_contradicted_where_classes_lie_far_apart() -> None:
     members = {c: member(c) for c in range(5)}
     assert set(contradicted({**members, 3: turned(members[3]), 4: turned(members[4])})) == {3, 4}
 
@@ -116,3 +118,14 @@ def test_who_flips_labels_in_its_digest_too_has_no_say_from_the_first_round_on()
     flips = run(from_table({**told, "attack": "labelflip", "attackers": 1}))
     assert all(record.weights[1] == 0 for record in flips.records)
     assert not any(record.suspects for record in flips.records), "nobody is named among four"
+
+
+def test_means_of_mixed_rows_are_less_sure_than_their_number_says() -> None:
+    """Rows labelled (1/2, 1/2) and (1, 0): Y'Y = ((5/4, 1/4), (1/4, 1/4)), its inverse ((1, -1), (-1, 5)). The means
+    are x_2 and 2 x_1 - x_2, their difference 2 x_2 - 2 x_1: eight times a row's variance."""
+    labels = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    digest = Digest(torch.tensor([[0.0], [1.0]]), labels, "", "", 2, "across", "balanced", "none", 4, 4)
+    share, noise = errors(mixed_cells(digest), np.array([0, 1]))
+    assert share[0, 1] == pytest.approx(8)
+    assert noise[0, 1] == 0
+    assert errors(Cells(np.array([8.0, 4.0]), np.zeros((2, 1)), np.eye(1), 3.0), np.array([0, 1]))[0][0, 1] == 1.5

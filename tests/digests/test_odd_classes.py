@@ -81,6 +81,21 @@ def test_who_is_moved_a_little_the_same_way_is_odd_though_the_odd_ones_draw_the_
     assert not any(flags[1:].any() for flags in found.values())
 
 
+def test_of_a_digest_all_of_whose_rows_are_odd_nothing_is_left_though_a_label_has_a_share_of_another_class() -> None:
+    """A quarter of one row's label is class 1, of which it has no row: rows go by what most of them is."""
+    random, k = np.random.default_rng(0), 6
+    honest = {c: mixed(random, [0.0] * k, [3.0] * k) for c in range(8)}
+    rows = random.normal(size=(24, k)) + 40.0
+    labels = np.eye(2)[[0] * 24]
+    labels[0] = [0.75, 0.25]
+    digest = Digest(
+        torch.from_numpy(rows), torch.from_numpy(labels), "", "", 1, "across", "balanced", "none", len(rows), len(rows)
+    )
+    found = odd_classes({**honest, 9: mixed_cells(digest)})
+    assert found[9].tolist() == [True, True]
+    assert nothing_left(remembered(found, 10, 2)) == {9}
+
+
 def test_where_all_digests_differ_in_that_way_nobody_is_odd() -> None:
     """Members with one of two scanners: the usual distance is large, so nobody stands out."""
     random, k = np.random.default_rng(1), 30

@@ -353,12 +353,14 @@ def test_a_report_without_all_models_or_with_other_numbers_is_not_heard() -> Non
 
 def test_a_site_measures_only_models_that_the_rule_has() -> None:
     class Few:
-        clients = 3
+        clients, rounds = 3, 9
 
     REPLAY.check(PanelRequest({"all/w": torch.ones(1), "2/w": torch.ones(1)}), 0, None, Few())  # type: ignore[arg-type]
     for job in (PANEL, CONFIRM):
         asked = PanelRequest({f"{name}/w": torch.ones(1) for name in ("new", "good", "before")})
-        job.check(asked, 0, None, Few())  # type: ignore[arg-type]
+        job.check(asked, 8, None, Few())  # type: ignore[arg-type]
+        with pytest.raises(Refusal, match="names models that the rule does not have"):
+            job.check(asked, 7, None, Few())  # type: ignore[arg-type]
     for job, name in ((PANEL, "2"), (REPLAY, "3")):
         with pytest.raises(Refusal, match="names models that the rule does not have"):
             job.check(PanelRequest({f"{name}/w": torch.ones(1)}), 0, None, Few())  # type: ignore[arg-type]

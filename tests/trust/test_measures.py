@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +17,16 @@ from holdfast.data.task import Samples, joined
 from holdfast.models.networks import fill
 from holdfast.trust.consensus import weighted_median
 from holdfast.trust.jury import clipped
-from holdfast.trust.measures import balanced_scores, each_gradient, each_output, only_linear, score_gradient, some_of
+from holdfast.trust.measures import (
+    all_cosines,
+    ask_for_help,
+    balanced_scores,
+    each_gradient,
+    each_output,
+    only_linear,
+    score_gradient,
+    some_of,
+)
 from holdfast.trust.panel import PanelRequest, all_class_scores, digest_scores
 
 
@@ -48,7 +57,42 @@ def repeated() -> nn.Module:
     return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(4, 3))
 
 
-MODELS = {"layered": layered, "frozen": frozen, "repeated": repeated, "own": Own}
+def in_place() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3))
+
+
+def shared() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def hooked() -> nn.Module:
+    model = layered()
+    model.register_forward_pre_hook(lambda _, inputs: (3 * inputs[0],))
+    return model
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3))
+
+
+class Tempered(nn.Module):
+    """A learnt temperature: a weight that is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.temperature = nn.Linear(4, 3), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x) / self.temperature
+        return output
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "layered": layered, "frozen": frozen, "repeated": repeated, "own": Own, "in place": in_place, "shared": shared,
+    "hooked": hooked, "normed": normed, "tempered": Tempered,
+}  # fmt: skip
 
 
 def some_parts(soft: bool) -> list[Samples]:
@@ -157,3 +201,20 @@ def test_the_moderator_scores_no_model_twice_on_the_same_digests() -> None:
     changed = {**held, 1: Samples((held[1].inputs[0].clone(),), held[1].labels)}
     assert digest_scores(bench, changed, asked(c, b), most=20) == found
     assert model.passes == 5, "of other samples nothing is known"
+
+
+def test_a_norm_of_the_rows_that_come_together_keeps_parts_apart() -> None:
+    norm = nn.BatchNorm1d(4, affine=False, track_running_stats=False)
+    assert only_linear(nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 3)))
+    assert not only_linear(nn.Sequential(nn.Linear(4, 4), norm, nn.Linear(4, 3)))
+
+
+def test_a_weight_that_is_one_number_has_a_cosine_too() -> None:
+    """Updates along the temperature alone and along the layer alone; the gradient is (3, 4): cosines 0.6 and 0.8."""
+    updates = [
+        Update(i, {"t": torch.tensor(t), "w": torch.tensor([w])}, 1, 1)
+        for i, (t, w) in enumerate([(2.0, 0.0), (0.0, 5.0)])
+    ]
+    asked = ask_for_help({"t": torch.tensor(1.0), "w": torch.ones(1)}, {}, updates)
+    found = all_cosines({"t": torch.tensor([3.0]), "w": torch.tensor([[4.0]])}, asked)
+    assert found.tolist() == [pytest.approx([0.6, 0.8])]

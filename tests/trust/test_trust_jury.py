@@ -25,8 +25,9 @@ from holdfast.method import Method
 from holdfast.round import play_round
 from holdfast.trust.base import Hearing, Testing, check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
-from holdfast.trust.jury import Jury, clipped, fair_samples, lacks_quorum, mixed_weights, said_of
+from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient, to_compare_classes
+from holdfast.trust.quorum import lacks_quorum, mixed_weights
 from holdfast.trust.reputation import compare_with_others, first_memory, remember, standing
 from holdfast.trust.testers import Reports
 from holdfast.trust.testing import TEST

@@ -118,6 +118,16 @@ def test_what_is_no_real_number_is_not_searched() -> None:
     assert innocence_of(model, texts, texts, asked, [0, 1]) == {"0": 0.5, "1": 0.5}
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_who_has_no_records_or_numbers_beyond_all_bounds_cannot_tell(value: float) -> None:
+    model = linear(axis(2, 0.1), axis(0, 0.0))
+    asked = ask_for_help({"weight": model.weight.detach().clone()}, {}, [Update(0, {"weight": torch.ones(2, 4)}, 1, 1)])
+    assert innocence_of(model, NOBODY, NOBODY, asked, [0]) == {"0": 0.5}
+    broken = Samples((torch.cat([RECORDS.inputs[0][:3], torch.full((1, 4), value)]),), RECORDS.labels)
+    told = innocence_of(model, broken, NOBODY, asked, [0])["0"]
+    assert told == 0.5 if not math.isfinite(value) else 0 <= told <= 1
+
+
 def test_weights_that_do_not_learn_are_no_obstacle_to_the_search() -> None:
     """A scaling is in the model and stands still: nobody can be blamed for it, and the rest is searched."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), linear(axis(2, 0.1), axis(0, 0.0)))

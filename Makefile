@@ -72,9 +72,12 @@ evidence: setup
 	$(BIN)/python benchmarks/adversary.py --data fashion,fashion-cnn --seed 0,1,2,3,4
 	$(BIN)/python benchmarks/adversary.py --data heart,five --hostile 1 --attack none,late,slander,frame --seed 0,1,2,3,4
 	$(BIN)/python benchmarks/adversary.py --data breast --rule jury --hostile 2 --attack none,late,slander,frame --seed 0,1,2,3,4
+	$(BIN)/python benchmarks/adversary.py --data twelve --rule moments+jury --hostile 3 --attack 'none,label flips,late' --seed 0,1,2,3,4
+	$(BIN)/python benchmarks/stamps.py --rule jury,feddig+jury --seed 0,1,2,3,4
 	$(if $(FILES),$(BIN)/python benchmarks/adversary.py --data letters,cifar --files $(FILES) --hostile 4,6 --attack none,late,slander,frame --seed 0,1,2,3,4)
 	$(BIN)/python benchmarks/constants.py
 	$(BIN)/holdfast attack-search benchmarks/search.toml --attackers 6 --budget 64 --seeds 0,1
+	$(BIN)/holdfast attack-search benchmarks/search-feddig.toml --attackers 6 --budget 64 --seeds 0,1
 
 # A wheel in dist/.
 dist: setup

@@ -1,0 +1,26 @@
+"""Where too few witnesses can tell: a robust rule weighs, and it is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.trust.quorum import lacks_quorum, mixed_weights
+
+
+def test_without_a_quorum_a_robust_rule_with_a_proof_weighs_and_says_so() -> None:
+    """Nobody testifies. Of seven updates two lie far off and together: f = 2, and they count little; the sum is near
+    the honest mean, by no more than the honest lie apart."""
+    honest = torch.tensor([[1.0, 0.1], [1.0, -0.1], [1.1, 0.0], [0.9, 0.0], [1.0, 0.0]])
+    rows = torch.cat([honest, torch.tensor([[-4.0, 0.0], [-4.0, 0.1]])])
+    weights = mixed_weights(rows, np.ones(len(rows), dtype=bool))
+    assert weights.sum() == pytest.approx(1)
+    assert weights[5:].sum() < 0.05
+    assert (torch.from_numpy(weights).float() @ rows - honest.mean(0)).norm() < 0.1
+    assert lacks_quorum({}) != []
+    assert mixed_weights(torch.ones(1, 2), np.array([True])).tolist() == [1.0]
+    assert mixed_weights(torch.tensor([[1.0], [9.0]]), np.array([True, False])).tolist() == [1.0, 0.0]  # not heard
+    with_three = {w: {9: 0.7} for w in range(3)}
+    assert lacks_quorum(with_three) == []
+    assert lacks_quorum(with_three | {w: {9: 0.5} for w in range(3, 6)}) != []

@@ -1,4 +1,4 @@
-"""Where too few witnesses can tell: a robust rule weighs, and it is said."""
+"""Witnesses that cannot tell abstain; where too few can, a robust rule weighs, and it is said."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from holdfast.trust.quorum import lacks_quorum, mixed_weights
+from holdfast.trust.reputation import first_memory, remember
 
 
 def test_without_a_quorum_a_robust_rule_with_a_proof_weighs_and_says_so() -> None:
@@ -24,3 +25,15 @@ def test_without_a_quorum_a_robust_rule_with_a_proof_weighs_and_says_so() -> Non
     with_three = {w: {9: 0.7} for w in range(3)}
     assert lacks_quorum(with_three) == []
     assert lacks_quorum(with_three | {w: {9: 0.5} for w in range(3, 6)}) != []
+
+
+def test_who_holds_one_class_only_abstains() -> None:
+    """Two of five say 0.5 of everybody: with them in the median nobody would help, and nobody be judged."""
+    told = {w: {c: 0.9 if c < 3 else 0.1 for c in range(5) if c != w} for w in range(3)}
+    silent = {w: {c: 0.5 for c in range(5) if c != w} for w in (3, 4)}
+    known = first_memory(5)
+    alone = remember(known, told, range(5), slow=0.05, fast=0.6, most=8)
+    both = remember(known, {**told, **silent}, range(5), slow=0.05, fast=0.6, most=8)
+    assert all(torch.equal(alone[name], both[name]) for name in alone)
+    most = remember(known, {0: told[0], **silent}, range(5), slow=0.05, fast=0.6, most=8)
+    assert torch.equal(most["reputation"], torch.zeros(5).double())  # one of three can tell: no quorum

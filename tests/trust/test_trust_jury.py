@@ -27,7 +27,7 @@ from holdfast.trust.base import Hearing, Testing, check_rule
 from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient, to_compare_classes
-from holdfast.trust.reputation import compare_with_others, first_memory, remember, standing
+from holdfast.trust.reputation import compare_with_others, first_memory, standing
 from holdfast.trust.testers import Reports
 from holdfast.trust.testing import TEST
 
@@ -346,15 +346,3 @@ def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         Jury(**wrong)  # type: ignore[arg-type]
     with pytest.raises(HoldfastError, match="at least 3 clients"):
         Jury().check(make_method(FedAvg(), LEARNING, 2))
-
-
-def test_who_holds_one_class_only_abstains() -> None:
-    """Two of five say 0.5 of everybody: with them in the median nobody would help, and nobody be judged."""
-    told = {w: {c: 0.9 if c < 3 else 0.1 for c in range(5) if c != w} for w in range(3)}
-    silent = {w: {c: 0.5 for c in range(5) if c != w} for w in (3, 4)}
-    known = first_memory(5)
-    alone = remember(known, told, range(5), slow=0.05, fast=0.6, most=8)
-    both = remember(known, {**told, **silent}, range(5), slow=0.05, fast=0.6, most=8)
-    assert all(torch.equal(alone[name], both[name]) for name in alone)
-    most = remember(known, {0: told[0], **silent}, range(5), slow=0.05, fast=0.6, most=8)
-    assert torch.equal(most["reputation"], torch.zeros(5).double())  # one of three can tell: no quorum

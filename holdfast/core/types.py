@@ -199,6 +199,8 @@ class State:
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
         gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
         trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
+        if "taught" in trust:  # a row for each client: what the model has from it
+            trust["taught"] = trust["taught"].index_fill(0, torch.tensor(sorted(clients)), 0.0)
         return replace(self, absence=absence, algorithm=algorithm, selection=selection, trust=trust, **kept)
 
     def next(self, **changes: Any) -> State:

@@ -54,7 +54,7 @@ def innocence_of(
     classes, gradients = unexplained(model, records)
     if not classes:
         return unsure
-    blame, worst = all_cosines(gradients, asked).clamp_min(0).max(0)
+    blame, worst = all_cosines(gradients, asked.alone or asked.units).clamp_min(0).max(0)
     held = torch.isin(torch.tensor(classes)[worst], records.classes)
     innocent = torch.where(held | (blame <= SUSPECT), (0.5 - 0.5 * blame).clamp(0, 1), 0.5)
     values = dict(zip(asked.clients, innocent.tolist(), strict=True))

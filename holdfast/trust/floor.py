@@ -97,8 +97,10 @@ def hold(
         names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
         note += f" and was undone; it was done again without {names} ({best.found})"
     end = ", which harmed too" if best.culprits else " and was undone"
+    harm, left = (one.worth(good.fallen) for one in (first, best.found))
+    charged = best.culprits if left - harm >= panel.explains * -harm else ()
     stay = replace(
-        before, trust=charge(after.trust, best.culprits), digests=after.digests, claims=after.claims,
+        before, trust=charge(after.trust, charged), digests=after.digests, claims=after.claims,
         absence=after.absence,
     )  # fmt: skip
     if best.found.lost(lose):
@@ -108,7 +110,7 @@ def hold(
         judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the model before it stays"])
         return kept(good, stay, compare(words, BEFORE, GOOD), judged, panel, lose)
     notes = [*judged.notes, note] if best.culprits else judged.notes
-    after = replace(best.after, trust=charge(best.after.trust, best.culprits))
+    after = replace(best.after, trust=charge(best.after.trust, charged))
     return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
 
 
@@ -155,15 +157,14 @@ def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Aga
         return whole
     tested = {name: after for name, (_, after) in made.items()} | {NEW: whole.after}
     words = panel.ask(CONFIRM, good.beside(tested | begun(before, panel)))
+    least = panel.explains if panel.by_digests or whole.found.change >= 0 else 0.0
     gains, errors, tries = {}, {}, {}
     for name, (one, after) in made.items():
         first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
         if first is not None and found is not None and beside is not None:
             gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
             tries[name] = Try([*whole.culprits, *sets[name]], one, after, found, gained(words, name))
-    better = [
-        name for name in tries if gains[name] > max(errors[name], panel.explains * -whole.found.worth(good.fallen))
-    ]
+    better = [name for name in tries if gains[name] > max(errors[name], least * -whole.found.worth(good.fallen))]
     if not better:
         return whole
     best = max(better, key=lambda name: gains[name])
@@ -228,14 +229,19 @@ class WitnessPanel:
         self._down = 0
 
     @property
+    def by_digests(self) -> bool:
+        """Whether digests testify, not members."""
+        return len(self._digests) >= 3
+
+    @property
     def explains(self) -> float:
         """The share of the harm that must be gone without those who are charged (step 5)."""
-        return 2 / 3 if len(self._digests) >= 3 else 0.0
+        return 2 / 3 if self.by_digests else 1 / 2
 
     @property
     def noised(self) -> bool:
         """Whether digests with noise on them testify."""
-        return self.hearing.promised and len(self._digests) >= 3
+        return self.hearing.promised and self.by_digests
 
     @property
     def last(self) -> bool:
@@ -243,7 +249,7 @@ class WitnessPanel:
         return self._round + 1 == self.hearing.context.rounds
 
     def ask(self, job: Panel, asked: PanelRequest) -> Words:
-        if len(self._digests) >= 3:
+        if self.by_digests:
             return digest_scores(self.hearing.context.bench, self._digests, asked, self._most)
         messages = [job.message(member, self._round, asked) for member in self._members]
         self._down += sum(size(message.tensors) for message in messages)
@@ -255,8 +261,9 @@ class WitnessPanel:
         return found
 
     def billed(self, judged: Judgement) -> Judgement:
-        """The judgement with what asking cost."""
-        return replace(judged, bytes_down=judged.bytes_down + self._down)
+        """The judgement with what asking cost since the last bill."""
+        down, self._down = self._down, 0
+        return replace(judged, bytes_down=judged.bytes_down + down)
 
 
 def left_out(before: State, judged: Judgement) -> PanelRequest:

@@ -2,7 +2,8 @@
 
     0  guides      with exact digests, what goes beyond a member's own in sum is taken off its update (guides.py)
     1  clip        an update longer than c = 4 x the median length is shortened to c, and counts c / length: the louder,
-                   the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say
+                   the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say;
+                   of who takes fewer steps than the median, c and q are smaller in proportion
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
     3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
                    p(true class) among the classes that j holds, balanced over them: leave-one-out to first order
@@ -19,7 +20,7 @@
                    forgiven as fast as credit is lost; not among fewer than seven, whose updates are too large a part;
                    among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
                    one that rests on less than one round that tells is so much smaller;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.1, -0.06)
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.12, -0.08)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
                    digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
@@ -81,6 +82,7 @@ from holdfast.trust.reputation import (
 )
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers
+from holdfast.trust.unlearning import MANY, account, take_out, taught_alone
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
@@ -135,7 +137,11 @@ class Jury(Trust):
         digests = hearing.digests() if self.evidence == "auto" else {}
         members = [update.client for update in judged.updates if not update.synthetic]
         witnesses = WitnessPanel(hearing, digests, members, before.round, self.most)
-        return hold(before, after, judged, witnesses, again, self.lose)
+        after, judged = hold(before, after, judged, witnesses, again, self.lose)
+        if not self.patches or len(digests) >= 3 or hearing.context.clients < MANY:
+            return after, judged
+        after = account(before, after, judged)
+        return (after, judged) if witnesses.last else take_out(after, judged, witnesses, self.lose)
 
     def check(self, context: Context) -> None:
         if context.clients < 3:
@@ -209,6 +215,8 @@ class Jury(Trust):
         if signed := signed_of(hearing.received):
             asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
             clients = asked.clients
+        elif searches and len(clients) >= MANY:
+            asked = dataclasses.replace(asked, alone=taught_alone(state, updates))
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, searches)
@@ -298,8 +306,9 @@ def clipped(updates: Sequence[Update]) -> tuple[list[Update], Tensor, Tensor, Va
     rows = stacked(updates)
     products = inner_products(rows)
     norms = products.diagonal().sqrt()
-    usual = float(norms.quantile(0.5))
-    if usual == 0:
+    steps = torch.tensor([float(max(update.steps, 1)) for update in updates], dtype=torch.float64)
+    usual = norms.quantile(0.5) * (steps / steps.quantile(0.5)).clamp_max(1)
+    if float(usual[0]) == 0:
         return list(updates), rows, products, np.ones(len(updates))
     factors = (LOUD * usual / norms.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
     heard = [shortened(update, factor) for update, factor in zip(updates, factors.tolist(), strict=True)]

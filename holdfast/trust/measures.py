@@ -36,6 +36,7 @@ class TestRequest:
     units: Tensors = field(default_factory=dict)  # updates at length one, stacked name by name
     order: Tensor | None = None  # whose updates are stacked
     length: Tensor | None = None  # the median of how long they are
+    alone: Tensors = field(default_factory=dict)  # what each alone taught so far, at length one, as `units`
     signatures: dict[str, str] | None = None  # of each client's change: it is as its sender sent it (relayed.py)
     weights: list[float] | None = None  # of relayed changes, where their directions at the sum are asked for
 
@@ -136,11 +137,17 @@ def lengths_of(stacks: Tensors) -> Tensor:
 def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
     """The model, and each update at length one, stacked name by name in the clients' order."""
     stacks = {name: torch.stack([update.delta[name] for update in updates]) for name in updates[0].delta}
+    lengths = at_length_one(stacks)
+    order = torch.tensor([update.client for update in updates])
+    return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
+
+
+def at_length_one(stacks: Tensors) -> Tensor:
+    """Divide the vectors that are stacked name by name by their lengths, in place; answer with these."""
     lengths = lengths_of(stacks).clamp_min(1e-30).float()
     for stack in stacks.values():
         stack /= lengths.view(-1, *[1] * (stack.dim() - 1))
-    order = torch.tensor([update.client for update in updates])
-    return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
+    return lengths
 
 
 def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:
@@ -160,16 +167,16 @@ def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Seq
 def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest) -> list[dict[int, float]]:
     """As help_of, of all updates, for each of several witnesses: the model is filled once."""
     fill(model, asked.model, asked.buffers)
-    found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, balanced_scores), asked)).clamp(0, 1)
+    found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, balanced_scores), asked.units)).clamp(0, 1)
     return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]
 
 
-def all_cosines(gradients: Tensors, asked: TestRequest) -> Tensor:
-    """The cosines of gradients, stacked name by name, with each update that was sent (see ask_for_help), (gradients,
-    updates); 0 for all where there is no gradient."""
+def all_cosines(gradients: Tensors, units: Tensors) -> Tensor:
+    """The cosines of gradients with vectors of length one, both stacked name by name, (gradients, vectors); 0 for all
+    where there is no gradient."""
     lengths = lengths_of(gradients).float()[:, None]
-    inner = torch.zeros(len(lengths), len(asked.clients))
-    for name, stack in asked.units.items():
+    inner = torch.zeros(len(lengths), len(next(iter(units.values()))))
+    for name, stack in units.items():
         inner += gradients[name].reshape(len(lengths), -1) @ stack.reshape(len(stack), -1).T
     return torch.where(lengths > 0, inner / lengths, 0.0)
 

@@ -3,7 +3,9 @@
 Three questions of a round: "panel", the new model beside the last good one, once; "replay", where that one harms, the
 average without each member in turn; "confirm", the round without the most blamed one, two, three ... of them beside the
 last good one. The last two are asked again, without those left out so far, as long as the model still loses, PASSES
-times at most. In the last round the first and the third also have the model that it began with.
+times at most. The third is asked once more where something is taken out of the model (unlearning.py): the model without
+all, half, a quarter ... of it beside that with it. In the last round the first and the third also have the model that
+it began with.
 """
 
 from __future__ import annotations
@@ -172,4 +174,4 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
 
 PANEL = register(Panel("panel", (NEW, GOOD, BEFORE)))
 REPLAY = register(Panel("replay", (ALL,), counted=True, times=PASSES))
-CONFIRM = register(Panel("confirm", (NEW, GOOD, BEFORE), counted=True, times=PASSES))
+CONFIRM = register(Panel("confirm", (NEW, GOOD, BEFORE), counted=True, times=PASSES + 1))

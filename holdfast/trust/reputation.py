@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.1, -0.06)}
+RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.12, -0.08)}
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
@@ -54,7 +54,8 @@ def remember(
     Where digests testify they accuse only who also goes against the others: FedDig's server step leaves the model where
     the digests want it, so that there honest updates overshoot in turns, and all digests say so of the same ones.
     """
-    after = {name: tensor.clone() for name, tensor in wait(memory).items()}
+    known = first_memory(len(memory["planted"]))  # what is changed here; models among the rest are not copied
+    after = {name: tensor.clone() if name in known else tensor for name, tensor in wait(memory).items()}
     if not told:
         return after
     witnesses = who_tell(told)
@@ -172,6 +173,12 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
         found *= np.where(excused, 1.0, ramp) if name == "reputation" else ramp
     found *= memory["barred"].numpy()[list(clients)] <= 0
     return found
+
+
+def share_for_planting(memory: Tensors) -> Values:
+    """What share of its say each member lost by what was found of backdoors (step 7)."""
+    low, high = RAMPS["planted"]
+    return np.asarray(1 - np.clip((memory["planted"].numpy() - low) / (high - low), 0, 1))
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:

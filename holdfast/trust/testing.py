@@ -62,8 +62,12 @@ class Test(Job[Tester, TestRequest, TestReply]):
             raise Refusal("question", "a 'test' names clients that are no numbers.") from None
         if len(set(order)) != len(order) or not all(0 <= member < context.clients for member in order):
             raise Refusal("question", f"a 'test' names clients that are not {context.clients} members, each once.")
-        if asked.units and longest_row(asked.units, len(order)) > 1.001:
-            raise Refusal("question", "a 'test' has directions that are longer than 1.")
+        for stacks in filter(None, (asked.units, asked.alone)):
+            if longest_row(stacks, len(order)) > 1.001:
+                raise Refusal("question", "a 'test' has directions that are longer than 1.")
+        terms = client.trust.testing(round)
+        if asked.alone and (asked.alone.keys() != asked.units.keys() or terms is None or not terms.patches):
+            raise Refusal("question", "a 'test' asks what members taught alone where nobody looks for backdoors.")
 
     def records(self, client: Tester, round: int) -> int:
         return len(self._samples(client, round))

@@ -199,10 +199,10 @@ def test_who_explains_too_little_of_the_harm_is_not_charged(explains: float, sta
     assert ("without member 0" in held.notes[0]) == (explains < 0.43)
 
 
-def test_digests_must_explain_two_thirds_and_members_words_nothing() -> None:
+def test_digests_must_explain_two_thirds_and_members_words_half() -> None:
     samples = Samples((torch.zeros(1, 2),), torch.tensor([0]))
     panels = [WitnessPanel(None, dict.fromkeys(range(n), samples), [], 0, 9) for n in (2, 3)]  # type: ignore[arg-type]
-    assert [one.explains for one in panels] == [0, 2 / 3]
+    assert [one.explains for one in panels] == [1 / 2, 2 / 3]
 
 
 def test_all_holders_are_scored_in_one_pass_as_each_alone() -> None:

@@ -216,5 +216,5 @@ def test_a_weight_that_is_one_number_has_a_cosine_too() -> None:
         for i, (t, w) in enumerate([(2.0, 0.0), (0.0, 5.0)])
     ]
     asked = ask_for_help({"t": torch.tensor(1.0), "w": torch.ones(1)}, {}, updates)
-    found = all_cosines({"t": torch.tensor([3.0]), "w": torch.tensor([[4.0]])}, asked)
+    found = all_cosines({"t": torch.tensor([3.0]), "w": torch.tensor([[4.0]])}, asked.units)
     assert found.tolist() == [pytest.approx([0.6, 0.8])]

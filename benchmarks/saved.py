@@ -47,7 +47,7 @@ def save(
     """Write docs/results/NAME.json; `digits` are those behind the point, of all columns or of each."""
     if command is None:
         script = Path(sys.argv[0]).resolve().relative_to(DOCS.parent)
-        command = shlex.join(["python", str(script), *sys.argv[1:]])
+        command = shlex.join(["python", str(script), *without_places(sys.argv[1:])])
     rows: dict[str, dict[str, list[float] | str]] = {}
     for (row, column), values in cells.items():
         rows.setdefault(row, {})[column] = values if isinstance(values, str) else [round(float(v), 4) for v in values]
@@ -59,6 +59,16 @@ def save(
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({**about, "corner": corner, "digits": digits, "rows": rows}, indent=1) + "\n")
     return path
+
+
+def without_places(words: Sequence[str]) -> list[str]:
+    """A command's words without where on this machine something lies: nobody else has it there.
+
+    >>> without_places(["--out", "/tmp/runs.jsonl", "--seed", "0"])
+    ['--seed', '0']
+    """
+    named = ("--out", "--files")
+    return [word for before, word in zip(["", *words], words, strict=False) if not {before, word} & set(named)]
 
 
 def save_parts(

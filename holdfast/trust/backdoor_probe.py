@@ -9,8 +9,9 @@ those teach who have no say any more. For each class c it takes a few of its rec
                  less what lies in the span of its own records, at most as far as its records lie from their mean
     2  explains  g = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies in the span of
                  the gradients of odds(k | its records of k), of all classes k that it holds: what honest members teach
-    3  blames    cos(g, delta_i), of all classes the largest. To a witness without records of a class, whoever teaches
-                 it looks like a backdoor: where the largest is of such a class, and above SUSPECT, it cannot tell
+    3  blames    cos(g, P_i), of all classes the largest, P_i what i alone taught so far (unlearning.py), or its update
+                 where nothing is known of that. To a witness without records of a class, whoever teaches it looks like
+                 a backdoor: where the largest is of such a class, and above SUSPECT, it cannot tell
 
 odds: the mean log-odds, because p is flat where a backdoor is complete. Nothing has to be known of the stamp, and
 inputs need not be images: all that the model reads as real numbers is shifted, so texts are not searched. A witness

@@ -15,13 +15,15 @@
                    of that, at most half are. Witnesses count as far as their words go with the others'
     5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
-                   taken; where digests testify, two thirds of the harm must be gone without them, since FedDig's
-                   server step swings between classes by itself, and whoever is blamed for that takes little of it
-                   away. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in all. If that is
-                   still so and nobody can be blamed any more, the round is undone: the last good model stays. Those
-                   left out count nothing for the next two rounds, after a second charge for four, then eight ...; as
-                   long a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than
-                   every fifth round that harms
+                   taken; where d >= 0, half of the harm must be gone without them, since such a round only trades
+                   classes; where digests testify, two thirds in any case, since FedDig's server step swings between
+                   classes by itself. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in
+                   all. If that is still so and nobody can be blamed any more, the round is undone: the last good model
+                   stays. Those left out are charged if as much of the harm is gone without them (half; two thirds):
+                   they count nothing for the next two rounds, after a second charge for four, then eight ...; as long
+                   a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
+                   fifth round that harms. Who takes less of it away is left out of this round, and no more: whoever
+                   holds much of a class that gained is blamed a little in every trade
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one.
                    Where noised digests testify the new model is always the yardstick: all have the noise in common,

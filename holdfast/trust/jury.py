@@ -15,9 +15,11 @@
                    accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
                    harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0;
                    where digests testify it is 0 also for who goes with the others (9)
-    7  backdoors   planted_i, below 0 where update i gives a meaning to what is in nobody's records (backdoor_probe.py):
-                   what most witnesses who can tell say, beyond what is said of the median member; believed at once and
-                   forgiven as fast as credit is lost; not among fewer than seven, whose updates are too large a part;
+    7  backdoors   planted_i, below 0 where what i alone taught so far, of fewer than 13 members its update, gives a
+                   meaning to what is in nobody's records (backdoor_probe.py): what most witnesses who can tell say,
+                   beyond what is said of the median member; believed at once and forgiven as fast as credit is lost.
+                   What i alone taught is then taken out of the model again (unlearning.py). Not among fewer than
+                   seven, whose updates are too large a part;
                    among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
                    one that rests on less than one round that tells is so much smaller;
                    standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.12, -0.08)

@@ -73,8 +73,10 @@ def test_each_rule_of_trust_gives_the_same_bits_with_a_hostile_client(tmp_path: 
     assert [record.weights for record in history.records] == [record.weights for record in reference.records]
 
 
-def test_a_search_for_backdoors_gives_the_same_bits(tmp_path: Path) -> None:
-    wanted = pictures(clients=7, rounds=2, model="cnn", trust="jury:patches=1", attack="backdoor", attackers=1)
+@pytest.mark.parametrize("clients", [7, 13])
+def test_a_search_for_backdoors_gives_the_same_bits(tmp_path: Path, clients: int) -> None:
+    """With 13 members also in what each alone taught, of which the second search is."""
+    wanted = pictures(clients=clients, rounds=2, model="cnn", trust="jury:patches=1", attack="backdoor", attackers=1)
     history, reference = play(tmp_path, wanted), run(wanted)
     assert_same_run(history, reference)
     assert history.state is not None
@@ -82,6 +84,7 @@ def test_a_search_for_backdoors_gives_the_same_bits(tmp_path: Path) -> None:
     planted = history.state.trust["planted"]
     assert torch.equal(planted, reference.state.trust["planted"])
     assert planted.any()
+    assert ("taught" in history.state.trust) == (clients == 13)
 
 
 def test_the_moderator_relays_models_to_the_testers_and_counts_the_bytes(tmp_path: Path) -> None:

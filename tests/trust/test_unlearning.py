@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.cli.hostile import backdoor_rate
 from holdfast.core.failures import Refusal
 from holdfast.core.types import State, Update, unpack
+from holdfast.play import resume, run
+from holdfast.record import Record
 from holdfast.runs.experiment import Experiment
 from holdfast.trust import jury
 from holdfast.trust.base import Judgement, judgement
@@ -171,30 +173,49 @@ def test_a_site_refuses_other_directions(round: int, alone: torch.Tensor, why: s
         TEST.check(asked, round, tester, context)  # type: ignore[arg-type]
 
 
-def played(seed: int, **changed: Any) -> holdfast.History:
+def experiment(**changed: Any) -> Experiment:
     settings = {
         "clients": 14, "partition": "dirichlet:0.5", "rounds": 12, "lr": 0.02, "model": "features", "workers": 0,
-        "attack": "backdoor:shape=stripe,fraction=0.2", "attackers": 3, "trust": "jury", **changed,
+        "attack": "backdoor:shape=stripe,fraction=0.2", "attackers": 3, "trust": "jury", "seed": 200, **changed,
     }  # fmt: skip
-    return holdfast.run(Experiment(seed=seed, **settings))  # type: ignore[arg-type]
+    return Experiment(**settings)  # type: ignore[arg-type]
 
 
 def test_a_backdoor_that_was_learnt_is_unlearnt(monkeypatch: pytest.MonkeyPatch) -> None:
     """16.7 % where those who planted it are only silenced, 4.6 % where it is taken out too, 5 % without an attack."""
-    out, hostile = played(200), set(choose_hostile(14, 3, 200))
+    out, hostile = run(experiment()), set(choose_hostile(14, 3, 200))
     notes = [note for record in out.records for note in record.notes if "was taken out" in note]
     assert notes
     assert all(f"client {c} " not in note.replace(",", " ") for c in set(range(14)) - hostile for note in notes)
     monkeypatch.setattr(jury, "take_out", lambda after, judged, panel, lose: (after, judged))
-    silenced = played(200)
+    silenced = run(experiment())
     assert (backdoor_rate(out) or 0) < 0.08 < 0.12 < (backdoor_rate(silenced) or 0)
     assert out.final_accuracy > silenced.final_accuracy - 0.02
 
 
+def test_what_was_taught_and_taken_out_is_the_same_with_workers_and_after_a_resume(tmp_path: Path) -> None:
+    wanted = experiment(rounds=5)
+    whole = run(wanted)
+    assert any("was taken out" in note for record in whole.records[2:] for note in record.notes)
+
+    def killed(record: Record) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(wanted, tmp_path / "run", watch=killed)
+    for other in (resume(tmp_path / "run"), run(replace(wanted, workers=2))):
+        assert other.state is not None
+        assert whole.state is not None
+        assert other.state.trust.keys() == whole.state.trust.keys()
+        assert all(torch.equal(other.state.trust[name], tensor) for name, tensor in whole.state.trust.items())
+        assert all(torch.equal(other.state.model[name], tensor) for name, tensor in whole.state.model.items())
+
+
 def test_the_last_round_takes_nothing_out_and_few_members_have_no_account() -> None:
-    last = played(200, rounds=3)
+    last = run(experiment(rounds=3))
     assert not any("was taken out" in note for note in last.records[-1].notes)
-    few = played(200, rounds=2, clients=12)
+    few = run(experiment(rounds=2, clients=12))
     assert few.state is not None
     assert last.state is not None
     assert "taught" in last.state.trust

@@ -4,7 +4,8 @@ The site keeps a book of all letters, `book.jsonl` beside its memory of the expe
 the refusal where there was one. The very same question (a lost reply, a moderator that was killed) may come again: what
 it draws out is known already, so it is answered and not counted twice. Another one of the same round is refused, but
 for trainings, of which there may be `max_rounds` in all, for a search for who harms, which goes on up to four times
-(its last question once more, where something is taken out of the model), and for jobs of several steps (secure sums) that know themselves what is out of turn. Rounds count from 1.
+(its last question once more, where something is taken out of the model), and for jobs of several steps (secure sums)
+that know themselves what is out of turn. Rounds count from 1.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ at w = the aggregate + FURTHER times the mean of all updates, each as long as th
 those teach who have no say any more. For each class c it takes a few of its records x of other classes, and
 
     1  searches  the shift b, the same for all x, with which odds(c | x + b) are largest: a few steps along the gradient
-                 less what lies in the span of its own records, at most as far as its records lie from their mean.
-                 Where a network has other layers before its first full one, as one for pictures has, what that layer
-                 reads is shifted too, in a search of its own: an inversion is no shift of pixels
+                 less what lies in the span of its own records, at most as far as its records lie from their mean
     2  explains  g = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies in the span of
                  the gradients of odds(k | its records of k), of all classes k that it holds: what honest members teach
     3  blames    cos(g, P_i), of all classes the largest, P_i what i alone taught so far (unlearning.py), or its update
@@ -17,13 +15,12 @@ those teach who have no say any more. For each class c it takes a few of its rec
 
 odds: the mean log-odds, because p is flat where a backdoor is complete. Nothing has to be known of the stamp, and
 inputs need not be images: all that the model reads as real numbers is shifted, so texts are not searched. A witness
-reports one number of each member, the largest of both searches.
+reports one number of each member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,15 +94,21 @@ def few_of_each(validation: Samples, train: Samples) -> Samples:
 
 @dataclass(frozen=True)
 class Records:
-    """A witness's records, a few of each class."""
+    """A witness's records, which are one row of real numbers each, and what lies in their span."""
 
     inputs: Inputs
     classes: Tensor
+    span: Tensor  # orthonormal columns; at most half as many as a record has numbers, those that hold most
+    reach: float  # how far a shift goes
 
     @classmethod
     def of(cls, samples: Samples) -> Records:
         inputs, labels = samples.batch(torch.arange(len(samples)))
-        return cls(inputs, classes_of(labels).long())
+        rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in inputs], 1)
+        most = min(len(rows), rows.shape[1] // 2)
+        span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
+        spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
+        return cls(inputs, classes_of(labels).long(), span, spread)
 
     def take(self, index: Tensor) -> Inputs:
         return tuple(tensor[index] for tensor in self.inputs)
@@ -117,105 +120,32 @@ class Records:
         return others[torch.arange(count) * len(others) // max(count, 1)]
 
 
-@dataclass(frozen=True)
-class Read:
-    """What is shifted, a row of real numbers for each record: the records themselves, or what a layer reads of them."""
-
-    layer: nn.Module | None
-    span: Tensor  # of the rows: orthonormal columns; at most half as many as a row has numbers, those that hold most
-    reach: float  # how far a shift goes
-
-    @classmethod
-    def of(cls, rows: Tensor, layer: nn.Module | None = None) -> Read:
-        most = min(len(rows), rows.shape[1] // 2)
-        span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
-        spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
-        return cls(layer, span, spread)
-
-    def outputs(self, model: nn.Module, inputs: Inputs, shifts: Tensor) -> Tensor:
-        """What the model says of inputs whose rows are shifted."""
-        if self.layer is None:
-            return outputs(model, *moved_by(inputs, shifts))
-        with shifted(self.layer, shifts):
-            return outputs(model, *inputs)
-
-
-def what_is_read(model: nn.Module, records: Records) -> list[Read]:
-    """The records as rows, and what the first full layer reads, unless there is no other layer before it."""
-    rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in records.inputs], 1)
-    order: list[tuple[nn.Module, Tensor]] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda module, given: order.append((module, given[0])))
-        for module in model.modules()
-        if next(module.parameters(recurse=False), None) is not None
-    ]
-    try:
-        with torch.no_grad():
-            outputs(model, *records.inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    full = [(layer, read) for layer, read in order if isinstance(layer, nn.Linear) and read.dim() == 2]
-    hidden = [Read.of(read.float().cpu(), layer) for layer, read in full[:1] if layer is not order[0][0]]
-    return [read for read in (Read.of(rows), *hidden) if read.reach > 0] if rows.numel() else []
-
-
-@contextmanager
-def shifted(layer: nn.Module, shifts: Tensor) -> Iterator[None]:
-    """Meanwhile what a layer reads is shifted, each row by its own."""
-    hook = layer.register_forward_pre_hook(lambda layer, given: (given[0] + shifts.to(given[0]), *given[1:]))
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def real(tensor: Tensor) -> Tensor:
     """What of a model's input can be shifted: whole numbers, as of texts, cannot."""
     return tensor if tensor.is_floating_point() else tensor.new_zeros(len(tensor), 0, dtype=torch.float32)
 
 
 def unexplained(model: nn.Module, records: Records) -> tuple[list[int], Tensors]:
-    """Steps 1 and 2: the classes, of each search in turn, and their g, stacked name by name."""
+    """Steps 1 and 2: the classes, and their g, stacked name by name."""
     with torch.inference_mode():
         classes = outputs(model, *records.take(torch.arange(1))).shape[1]
     sets = {c: places for c in range(classes) if len(places := records.of_others(c))}
-    reads = what_is_read(model, records) if sets else []
-    if not reads:
+    if not sets or not records.reach > 0:
         return [], {}
+    shifted = []
+    for (c, places), shift in zip(sets.items(), search(model, records, sets), strict=True):
+        plain = records.take(places)
+        moved = moved_by(plain, shift.expand(len(places), -1))
+        both = tuple(torch.cat(pair) for pair in zip(moved, plain, strict=True))
+        shifted.append(Samples(both, torch.full((2 * len(places),), c)))
     own = [(records.classes == k).nonzero().flatten() for k in records.classes.unique()]
     taught = [Samples(records.take(places), records.classes[places]) for places in own]
-    known = each_gradient(model, taught, mean_odds)
-    each = [raised_by(model, records, sets, read) for read in reads]
-    raised = {name: torch.cat([one[name] for one in each]) for name in known}
+    raised, known = each_gradient(model, shifted, odds_raised), each_gradient(model, taught, mean_odds)
     rows, explaining = as_rows(raised), as_rows(known)
     if not (rows.isfinite().all() and explaining.isfinite().all()):
         return [], {}
     left = beside(rows, explaining).split([stack[0].numel() for stack in raised.values()], 1)
-    found = {name: part.view_as(raised[name]) for name, part in zip(raised, left, strict=True)}
-    return [*sets] * len(reads), found
-
-
-def raised_by(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read: Read) -> Tensors:
-    """The gradients of how far the shift of each class raises its odds, stacked name by name."""
-    shifts = search(model, records, sets, read)
-    plain = [records.take(places) for places in sets.values()]
-    moves = [shift.expand(len(places), -1) for shift, places in zip(shifts, sets.values(), strict=True)]
-    labels = [torch.full((2 * len(places),), c) for c, places in sets.items()]
-    if read.layer is None:
-        moved = [moved_by(inputs, move) for inputs, move in zip(plain, moves, strict=True)]
-        pairs = [twice(*both) for both in zip(moved, plain, strict=True)]
-        parts = [Samples(both, label) for both, label in zip(pairs, labels, strict=True)]
-        return each_gradient(model, parts, odds_raised)
-    found = []
-    for inputs, move, label in zip(plain, moves, labels, strict=True):
-        with shifted(read.layer, torch.cat([move, torch.zeros_like(move)])):
-            found.append(each_gradient(model, [Samples(twice(inputs, inputs), label)], odds_raised))
-    return {name: torch.cat([one[name] for one in found]) for name in found[0]}
-
-
-def twice(first: Inputs, second: Inputs) -> Inputs:
-    return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))
+    return list(sets), {name: part.view_as(raised[name]) for name, part in zip(raised, left, strict=True)}
 
 
 def as_rows(stacks: Tensors) -> Tensor:
@@ -223,22 +153,22 @@ def as_rows(stacks: Tensors) -> Tensor:
     return torch.cat([stack.reshape(len(stack), -1) for stack in stacks.values()], 1)
 
 
-def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read: Read) -> Tensor:
+def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor]) -> Tensor:
     """Step 1: the shift for each class, a row each, in STEPS steps that could go half as far again as it may.
 
     `sets` are the places of the records that are shifted for each class; all are searched in one pass.
     """
     plain = records.take(torch.cat(list(sets.values())))
     row = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(places) for places in sets.values()]))
-    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(read.span))
+    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(records.span))
     for _ in range(STEPS):
         shifts.requires_grad_()
         with torch.enable_grad():
-            value = odds(read.outputs(model, plain, shifts[row]), targets).sum()
+            value = odds(outputs(model, *moved_by(plain, shifts[row])), targets).sum()
         [uphill] = torch.autograd.grad(value, [shifts])
-        uphill = uphill - uphill @ read.span @ read.span.T
-        shifts = shifts.detach() + 1.5 / STEPS * read.reach * nn.functional.normalize(uphill, eps=1e-30)
-        shifts = shifts * (read.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+        uphill = uphill - uphill @ records.span @ records.span.T
+        shifts = shifts.detach() + 1.5 / STEPS * records.reach * nn.functional.normalize(uphill, eps=1e-30)
+        shifts = shifts * (records.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
     return shifts
 
 

@@ -24,14 +24,11 @@ from holdfast.trust.backdoor_probe import (
     beside,
     innocence_of,
     mean_odds,
-    odds,
     odds_raised,
-    raised_by,
     search,
-    what_is_read,
 )
 from holdfast.trust.jury import Jury
-from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient, has_hooks
+from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient
 from holdfast.trust.reputation import ENOUGH, blame, first_memory, planting, said_by_most, standing
 from holdfast.trust.testers import ask_testers
 
@@ -56,52 +53,13 @@ def test_the_shift_is_unlike_all_records_and_as_long_as_these_lie_apart() -> Non
     """Uphill for class 0 is (1, 2, 3, 4); records lie in the first two places, so (0, 0, 3, 4) / 5 is left of it."""
     model = linear([1.0, 2.0, 3.0, 4.0], axis(0, 0.0))
     records = Records.of(RECORDS)
-    [read] = what_is_read(model, records)
-    assert read.span.shape == (4, 2)  # half of the four numbers
+    assert records.span.shape == (4, 2)  # half of the four numbers
     apart = [math.dist(row, (1.0, 0.75, 0, 0)) for row in RECORDS.inputs[0].tolist()]
-    assert read.reach == pytest.approx(sum(apart) / 4)
+    assert records.reach == pytest.approx(sum(apart) / 4)
     sets = {0: torch.tensor([2, 3]), 1: torch.tensor([0])}
-    found, opposite = search(model, records, sets, read).tolist()  # of both classes in one pass
-    assert found == pytest.approx([0, 0, 0.6 * read.reach, 0.8 * read.reach], abs=1e-6)
+    found, opposite = search(model, records, sets).tolist()  # of both classes in one pass
+    assert found == pytest.approx([0, 0, 0.6 * records.reach, 0.8 * records.reach], abs=1e-6)
     assert opposite == pytest.approx([-value for value in found], abs=1e-6)
-
-
-def pictures(*layers: nn.Module) -> tuple[nn.Sequential, Records]:
-    """A network of these layers, and six pictures of 4 x 4 points in three classes."""
-    chance = torch.Generator().manual_seed(1)
-    model = nn.Sequential(*layers)
-    for weight in model.parameters():
-        weight.data = torch.randn(weight.shape, generator=chance) / 4
-    return model, Records((torch.randn(6, 1, 4, 4, generator=chance),), torch.arange(6) % 3)
-
-
-def test_what_the_first_full_layer_reads_is_searched_where_other_layers_come_before_it() -> None:
-    flat, records = pictures(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
-    assert [read.layer for read in what_is_read(flat, records)] == [None]
-    deep, _ = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
-    plain, hidden = what_is_read(deep, records)
-    assert (plain.layer, hidden.layer) == (None, deep[3])
-    rows = deep[:3](records.inputs[0]).detach()
-    assert hidden.reach == pytest.approx(float((rows - rows.mean(0)).norm(dim=1).mean()))
-    shifts = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
-    expected = deep[3:](rows + shifts)
-    assert torch.allclose(hidden.outputs(deep, records.inputs, shifts), expected)
-    assert not any(has_hooks(module) for module in deep.modules())  # nothing is left behind
-
-
-def test_gradients_of_a_shift_before_a_layer_are_those_of_its_definition() -> None:
-    """odds(c | h(x) + b) - odds(c | h(x)), for all weights, those before the layer among them."""
-    model, records = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-    hidden = what_is_read(model, records)[1]
-    sets = {c: records.of_others(c) for c in range(3)}
-    found, shifts = raised_by(model, records, sets, hidden), search(model, records, sets, hidden)
-    assert shifts.norm(dim=1).tolist() == pytest.approx([hidden.reach] * 3, rel=1e-4)
-    for c, places in sets.items():
-        own, label = model[:3](records.take(places)[0]), torch.full((len(places),), c)
-        value = (odds(model[3](own + shifts[c]), label) - odds(model[3](own), label)).mean()
-        expected = torch.autograd.grad(value, list(model.parameters()))
-        for (name, _), gradient in zip(model.named_parameters(), expected, strict=True):
-            assert torch.allclose(found[name][c], gradient, atol=1e-6)
 
 
 def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not() -> None:

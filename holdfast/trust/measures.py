@@ -137,17 +137,11 @@ def lengths_of(stacks: Tensors) -> Tensor:
 def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
     """The model, and each update at length one, stacked name by name in the clients' order."""
     stacks = {name: torch.stack([update.delta[name] for update in updates]) for name in updates[0].delta}
-    lengths = at_length_one(stacks)
-    order = torch.tensor([update.client for update in updates])
-    return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
-
-
-def at_length_one(stacks: Tensors) -> Tensor:
-    """Divide the vectors that are stacked name by name by their lengths, in place; answer with these."""
     lengths = lengths_of(stacks).clamp_min(1e-30).float()
     for stack in stacks.values():
         stack /= lengths.view(-1, *[1] * (stack.dim() - 1))
-    return lengths
+    order = torch.tensor([update.client for update in updates])
+    return TestRequest(model, buffers, units=stacks, order=order, length=lengths.quantile(0.5))
 
 
 def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:

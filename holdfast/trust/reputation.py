@@ -168,17 +168,17 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
     """From 0 (its updates do harm) to 1; who was never heard of is in good standing."""
     found = np.ones(len(clients))
     excused = (memory["opposed"].numpy()[list(clients)] >= 0) & (len(memory["opposed"]) < ENOUGH)
-    for name, (low, high) in RAMPS.items():
-        ramp = np.clip((memory[name].numpy()[list(clients)] - low) / (high - low), 0, 1)
-        found *= np.where(excused, 1.0, ramp) if name == "reputation" else ramp
+    for name in RAMPS:
+        left = ramp(memory, name)[list(clients)]
+        found *= np.where(excused, 1.0, left) if name == "reputation" else left
     found *= memory["barred"].numpy()[list(clients)] <= 0
     return found
 
 
-def share_for_planting(memory: Tensors) -> Values:
-    """What share of its say each member lost by what was found of backdoors (step 7)."""
-    low, high = RAMPS["planted"]
-    return np.asarray(1 - np.clip((memory["planted"].numpy() - low) / (high - low), 0, 1))
+def ramp(memory: Tensors, name: str) -> Values:
+    """What one kind of evidence leaves each member of its say."""
+    low, high = RAMPS[name]
+    return np.asarray(np.clip((memory[name].numpy() - low) / (high - low), 0, 1))
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:

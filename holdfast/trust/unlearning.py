@@ -35,7 +35,7 @@ from holdfast.trust.base import Judgement
 from holdfast.trust.consensus import Values
 from holdfast.trust.floor import WitnessPanel
 from holdfast.trust.panel import CONFIRM, NEW, PanelRequest
-from holdfast.trust.reputation import share_for_planting
+from holdfast.trust.reputation import ramp
 from holdfast.trust.robust.merging import stacked
 from holdfast.trust.words import compare
 
@@ -94,7 +94,7 @@ def taught_alone(state: State, updates: Sequence[Update]) -> Tensors:
 
 def take_out(after: State, judged: Judgement, panel: WitnessPanel, lose: float) -> tuple[State, Judgement]:
     """Step 3: the state without what members planted, and the judgement with a note of it."""
-    taught, lost = after.trust["taught"], share_for_planting(after.trust)
+    taught, lost = after.trust["taught"], 1 - ramp(after.trust, "planted")
     if not lost.any():
         return after, judged
     out = torch.from_numpy(lost).to(taught.dtype)[:, None] * alone(taught, after.trust["planted"].numpy())

@@ -197,7 +197,7 @@ class State:
         selection = {name: tensor.clone() for name, tensor in self.selection.items()}
         for tensor in selection.values():
             tensor[list(clients)] = math.nan if tensor.is_floating_point() else -1
-        gone = {f"momentum/{client}" for client in clients}  # of rules that keep each client's updates
+        gone = {f"{kept}/{client}" for client in clients for kept in ("momentum", "aside")}  # of each client's updates
         trust = {name: tensor for name, tensor in self.trust.items() if name not in gone}
         if "taught" in trust:  # a row for each client: what the model has from it
             trust["taught"] = trust["taught"].index_fill(0, torch.tensor(sorted(clients)), 0.0)

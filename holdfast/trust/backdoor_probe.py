@@ -72,7 +72,7 @@ def with_all(asked: TestRequest) -> Tensors:
     reach = 0.0 if asked.length is None else FURTHER * float(asked.length)
     return {
         name: weight + reach * asked.units[name].mean(0) if name in asked.units else weight
-        for name, weight in asked.model.items()
+        for name, weight in (asked.taught or asked.model).items()
     }
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-FEW = 1  # report's worth of how reports differ in general, where those on one client are few
 
 
 def matrix_of(told: Mapping[int, Mapping[int, float]], witnesses: Sequence[int], clients: Sequence[int]) -> Values:
@@ -43,8 +42,9 @@ def weighted_median(values: Values, weights: Values) -> Values:
     return np.where(sums[-1] > 0, found, 0.0)
 
 
-def bounded(values: Values, credibility: Values) -> tuple[Values, Values]:
-    """Each value brought within three deviations of its column's median, and its weight: 0 where a witness is silent.
+def consensus(values: Values, credibility: Values) -> Values:
+    """The credibility-weighted mean of each column, each value brought within three deviations of its column's median;
+    0 where nobody says anything.
 
     A deviation is 1.48 x the median distance from the columns' medians, the same for all columns.
     """
@@ -52,30 +52,11 @@ def bounded(values: Values, credibility: Values) -> tuple[Values, Values]:
     said = ~np.isnan(values)
     distances = np.abs(values - middle)[said]
     reach = 3 * 1.4826 * float(np.median(distances)) if distances.size else 0.0
-    kept: Values = np.where(said, np.clip(np.nan_to_num(values), middle - reach, middle + reach), 0.0)
-    return kept, said * credibility[:, None]
-
-
-def consensus(values: Values, credibility: Values) -> Values:
-    """The credibility-weighted mean of each column, outlying values bounded; 0 where nobody says anything."""
-    kept, weights = bounded(values, credibility)
+    kept = np.where(said, np.clip(np.nan_to_num(values), middle - reach, middle + reach), 0.0)
+    weights = said * credibility[:, None]
     total = weights.sum(0)
     mean: Values = (kept * weights).sum(0) / np.where(total > 0, total, 1.0)
     return mean
-
-
-def apart(values: Values, credibility: Values) -> Values:
-    """How far the reports on each client lie apart: a deviation, drawn to the usual one where there are few reports.
-
-    d_i^2 = (n_i v_i + v) / (n_i + 1)    v_i the variance of column i, n_i its weight, v the median of all v_i
-    """
-    kept, weights = bounded(values, credibility)
-    total = weights.sum(0)
-    each = np.where(total > 0, total, 1.0)
-    mean = (kept * weights).sum(0) / each
-    variance = ((kept - mean) ** 2 * weights).sum(0) / each
-    found: Values = np.sqrt((total * variance + FEW * np.median(variance)) / (total + FEW))
-    return np.maximum(found, 1e-12)
 
 
 def agreement(values: Values, credibility: Values) -> Values:

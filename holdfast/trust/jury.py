@@ -10,19 +10,16 @@
     4  consensus   h_i = mean over witnesses of help_ji, outlying reports bounded, weighted by credibility; nobody
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
-    6  standing    reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
+    6  reputation  reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
                    in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
-                   accused_i, a short one of min(0, h_i / d_i), at least -3, d_i how far the reports on i lie apart:
-                   harm on which all witnesses agree; with fewer than six reports they do by chance, and it is 0;
-                   where digests testify it is 0 also for who goes with the others (9)
+                   among fewer than seven, it takes the say only of who goes against the others too (9), and one that
+                   rests on less than one round that tells is so much smaller
     7  backdoors   planted_i, below 0 where what i alone taught so far, of fewer than 13 members its update, gives a
                    meaning to what is in nobody's records (backdoor_probe.py): what most witnesses who can tell say,
-                   beyond what is said of the median member; believed at once and forgiven as fast as credit is lost.
-                   What i alone taught is then taken out of the model again (unlearning.py). Not among fewer than
-                   seven, whose updates are too large a part;
-                   among fewer than seven, a reputation takes the say only of who goes against the others too (9), and
-                   one that rests on less than one round that tells is so much smaller;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(accused_i, -1.7, -1.2) ramp(planted_i, -0.12, -0.08)
+                   beyond what is said of the median member and in units of that; the mean of what is found now and
+                   what was known before. What i alone taught is then taken out of the model again (unlearning.py). Not
+                   among fewer than seven, whose updates are too large a part;
+                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(planted_i, -1.5, -1)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
                    digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
@@ -84,7 +81,7 @@ from holdfast.trust.reputation import (
 )
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers
-from holdfast.trust.unlearning import MANY, account, take_out, taught_alone
+from holdfast.trust.unlearning import MANY, account, take_out, taught_alone, with_all_taught
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length
@@ -105,7 +102,6 @@ class Jury(Trust):
     testers: int | None = None  # peers that testify in a round, after the first three; none: half, at least seven
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
     slow: float = 0.05  # what a reputation forgets in a round
-    fast: float = 0.6  # and in what it is accused of
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples on which a witness compares models; a gradient costs three passes, and is of a quarter
@@ -116,8 +112,8 @@ class Jury(Trust):
     def __post_init__(self) -> None:
         if (self.testers is not None and self.testers < 3) or self.most < 1:
             raise ValueError(f"testers must be at least 3 and most at least 1, got {self.testers} and {self.most}.")
-        if not 0 < self.slow <= 1 or not 0 < self.fast <= 1:
-            raise ValueError(f"slow and fast must be in (0, 1], got {self.slow} and {self.fast}.")
+        if not 0 < self.slow <= 1:
+            raise ValueError(f"slow must be in (0, 1], got {self.slow}.")
         if not 0 <= self.beyond < math.inf:
             raise ValueError(f"beyond must not be negative, got {self.beyond}.")
         if self.patience < 1 or self.exclude < 0 or self.patches < 0:
@@ -142,7 +138,7 @@ class Jury(Trust):
         after, judged = hold(before, after, judged, witnesses, again, self.lose)
         if not self.patches or len(digests) >= 3 or hearing.context.clients < MANY:
             return after, judged
-        after = account(before, after, judged)
+        after = account(before, after, judged, self.slow)
         return (after, judged) if witnesses.last else take_out(after, judged, witnesses, self.lose)
 
     def check(self, context: Context) -> None:
@@ -166,11 +162,10 @@ class Jury(Trust):
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guided.left))
-        forgiven = 1 - (1 - self.slow) ** self.patches  # from one search to the next, as fast as credit is lost
-        memory = blame({**state.trust, **guided.memory}, reports.innocence, clients, forgiven)
+        memory = blame({**state.trust, **guided.memory}, reports.innocence, clients)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
         memory = compare_with_others(memory, products, before, clients, acting, self.slow)
-        memory = self.remember(reports.told, clients, testers, memory, reports.by_digests)
+        memory = self.remember(reports.told, clients, testers, memory)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows, masses > 0) if lacking else self.weights_of(masses, memory, clients)
         called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)
@@ -212,17 +207,18 @@ class Jury(Trust):
         searches = self.searches(state.round) and not (hearing.awaited and state.round == 0)
         images = len(hearing.context.bench.about.shape) == 3 and len(clients) >= ENOUGH
         if told is not None and not (images and searches and not hearing.promised and not guided):
-            return [], Reports(told, by_digests=True)
+            return [], Reports(told)
         testers = self.choose(updates, hearing.context, state)
         if signed := signed_of(hearing.received):
             asked = relay(state.model, state.buffers, signed, shares(signed, updates, weights.tolist()))
             clients = asked.clients
         elif searches and len(clients) >= MANY:
-            asked = dataclasses.replace(asked, alone=taught_alone(state, updates))
+            taught = with_all_taught(asked, state.trust)
+            asked = dataclasses.replace(asked, alone=taught_alone(state, updates), taught=taught)
         tested = {tester: [client for client in clients if client != tester] for tester in testers}
         testers = [tester for tester in testers if tested[tester]]
         found = ask_testers(hearing.federation, testers, asked, tested, state.round, searches)
-        return testers, found if told is None else dataclasses.replace(found, told=told, by_digests=True)
+        return testers, found if told is None else dataclasses.replace(found, told=told)
 
     def guided(self, updates: Sequence[Update], hearing: Hearing, state: State) -> Explained:
         """Step 0: what counts of each update; all where fewer than seven, or than half of those who are there, left
@@ -265,12 +261,9 @@ class Jury(Trust):
             for holder, values in zip(some, found, strict=True)
         }
 
-    def remember(
-        self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors, digests: bool = False
-    ) -> Tensors:
+    def remember(self, told: Told, clients: Sequence[int], testers: Sequence[int], memory: Tensors) -> Tensors:
         """Steps 4 to 6, and who testified."""
-        most = 2 * max(self.patience, self.exclude)
-        after = remember(memory, told, clients, slow=self.slow, fast=self.fast, most=most, digests=digests)
+        after = remember(memory, told, clients, slow=self.slow, most=2 * max(self.patience, self.exclude))
         after["testers"].zero_()
         after["testers"][list(testers)] = True
         return after

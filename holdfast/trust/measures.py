@@ -37,6 +37,7 @@ class TestRequest:
     order: Tensor | None = None  # whose updates are stacked
     length: Tensor | None = None  # the median of how long they are
     alone: Tensors = field(default_factory=dict)  # what each alone taught so far, at length one, as `units`
+    taught: Tensors = field(default_factory=dict)  # the model as it were with all that was taken out of it
     signatures: dict[str, str] | None = None  # of each client's change: it is as its sender sent it (relayed.py)
     weights: list[float] | None = None  # of relayed changes, where their directions at the sum are asked for
 

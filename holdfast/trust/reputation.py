@@ -12,16 +12,14 @@ import torch
 from torch import Tensor
 
 from holdfast.core.types import Tensors
-from holdfast.trust.consensus import Flags, Values, agreement, apart, consensus, matrix_of
+from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.4, -0.1), "accused": (-1.7, -1.2), "planted": (-0.12, -0.08)}
+RAMPS = {"reputation": (-0.4, -0.1), "planted": (-1.5, -1.0)}
+USUAL = 0.06  # cosine that a search finds with who plants nothing: the median is taken for no less
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
-HARM = -0.25  # in units of the witnesses' disagreement; late in training a third of the honest are below it
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
 ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
-UNANIMOUS = ENOUGH - 1  # reports: that all of fewer speak against somebody by chance is likelier than 2 %, 2^-6
 LEARNT = 0.3  # share of a round in a witness's credibility
-DOUBTFUL = {"reputation": 0.45, "accused": 2.2}  # either so far below zero, or both half as far, raises doubts
 
 Told = Mapping[int, Mapping[int, float]]  # witness -> client -> value in [0, 1]
 
@@ -31,7 +29,6 @@ def first_memory(clients: int) -> Tensors:
     values, rounds = torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.int64)
     return {
         "reputation": values.clone(),
-        "accused": values.clone(),
         "planted": values.clone(),
         "grounds": values.clone(),  # what the reputation rests on: how much the rounds count that are in it
         "doubts": rounds.clone(),  # rounds of harm in bad standing, less the good ones since
@@ -46,14 +43,8 @@ def first_memory(clients: int) -> Tensors:
     }
 
 
-def remember(
-    memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, fast: float, most: int, digests: bool = False
-) -> Tensors:
-    """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted.
-
-    Where digests testify they accuse only who also goes against the others: FedDig's server step leaves the model where
-    the digests want it, so that there honest updates overshoot in turns, and all digests say so of the same ones.
-    """
+def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float, most: int) -> Tensors:
+    """Steps 4 to 6: what is known of each client after this round's reports on who helps; `most` doubts are counted."""
     known = first_memory(len(memory["planted"]))  # what is changed here; models among the rest are not copied
     after = {name: tensor.clone() if name in known else tensor for name, tensor in wait(memory).items()}
     if not told:
@@ -72,19 +63,15 @@ def remember(
     scale = max(float(after["scale"]), float(np.median(np.abs(help_found))))
     after["scale"].fill_(scale)
     evidence = np.clip(help_found / scale, -2, 2) if scale > 0 else np.zeros(len(clients))
-    harm = np.clip(help_found / apart(values, credibility[witnesses]), -3, 0)
-    reputation, grounds, accused = (after[name].numpy() for name in ("reputation", "grounds", "accused"))
-    reports = (~np.isnan(values)).sum(0)
+    reputation, grounds = after["reputation"].numpy(), after["grounds"].numpy()
     counts = max(0.0, float(np.median(evidence))) ** 2
     least = 1.0 if len(reputation) < ENOUGH else np.finfo(np.float64).tiny  # few reports need a round that tells
     total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], least) + counts * evidence
     grounds[clients] = (1 - slow) * grounds[clients] + counts
     reputation[clients] = total / np.maximum(grounds[clients], least)
-    believed = (reports >= UNANIMOUS) & ((after["opposed"].numpy()[clients] < 0) | (not digests))
-    accused[clients] += fast * (np.where(believed, harm, 0.0) - accused[clients])
     plants = planting(after, clients)
     telling = bool(np.median(evidence) > TELLING)
-    count_rounds(after, clients, (harm < HARM) | plants, telling | plants, most)
+    count_rounds(after, clients, (evidence < 0) | plants, telling | plants, most)
     return after
 
 
@@ -126,24 +113,23 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling
     unheard = standing(memory, clients) < 0.5
     reformed[clients] = np.where(unheard, np.maximum(reformed[clients] + np.where(harmed, -1, 1), 0), 0)
     pardoned = [client for client in clients if reformed[client] >= most]
-    for name in ("reputation", "grounds", "accused", "planted", "doubts", "reformed"):
+    for name in ("reputation", "grounds", "planted", "doubts", "reformed"):
         memory[name][pardoned] = 0
 
 
-def blame(memory: Tensors, innocence: Told, clients: Sequence[int], forgiven: float) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one: how much more is said against a
-    client than against most, since that grows with the rounds and differs from data to data. A search that finds less
-    than those before counts for the share that is forgiven.
+def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
+    """Step 7: what is known after this round's search for backdoors, if there was one: how many times more is said
+    against a client than against most, since that grows with the rounds and differs from data to data; the mean of what
+    is found now and what was known before, as a single search may mistake somebody who is alone in what it knows.
 
     All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
     """
     if not innocence:
         return memory
     found = said_by_most(matrix_of(innocence, sorted(innocence), clients))
-    found = found - min(0.0, float(np.median(found)))
+    most = min(0.0, float(np.median(found)))
     planted = memory["planted"].clone()
-    before = planted.numpy()[list(clients)]
-    planted[list(clients)] = torch.from_numpy(np.minimum(found, before + forgiven * (found - before)))
+    planted[list(clients)] = (planted[list(clients)] + torch.from_numpy((found - most) / max(-most, USUAL))) / 2
     return {**memory, "planted": planted}
 
 
@@ -182,11 +168,8 @@ def ramp(memory: Tensors, name: str) -> Values:
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:
-    """Who is below what an honest client falls to, even late in training, when nobody helps much."""
-    found = np.zeros(len(clients))
-    for name, much in DOUBTFUL.items():
-        found += np.minimum(memory[name].numpy()[list(clients)] / much, 0)
-    return np.asarray(found < -1) | planting(memory, clients)
+    """Who has no say left by what witnesses tell."""
+    return np.asarray(np.minimum(ramp(memory, "reputation"), ramp(memory, "planted"))[list(clients)] == 0)
 
 
 def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
@@ -226,6 +209,5 @@ def why(memory: Tensors, client: int) -> str:
             "its updates give a meaning to what is in nobody's records, as a backdoor does "
             f"({memory['planted'][client]:+.2f})"
         )
-    harms = float(memory["accused"][client]) < RAMPS["accused"][1] or help_given < RAMPS["reputation"][0]
-    what = "its updates harm what others hold" if harms else "its updates help nobody"
+    what = "its updates harm what others hold" if help_given < RAMPS["reputation"][0] else "its updates help nobody"
     return f"{what} (help {help_given:+.2f} of the usual)"

@@ -27,7 +27,6 @@ class Reports:
     notes: Sequence[str] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
-    by_digests: bool = False  # whether digests at the moderator told, not members
 
 
 def choose_testers(

@@ -66,8 +66,11 @@ class Test(Job[Tester, TestRequest, TestReply]):
             if longest_row(stacks, len(order)) > 1.001:
                 raise Refusal("question", "a 'test' has directions that are longer than 1.")
         terms = client.trust.testing(round)
-        if asked.alone and (asked.alone.keys() != asked.units.keys() or terms is None or not terms.patches):
-            raise Refusal("question", "a 'test' asks what members taught alone where nobody looks for backdoors.")
+        taught = [(asked.alone, asked.units), (asked.taught, asked.model)]
+        if any(found and found.keys() != like.keys() for found, like in taught):
+            raise Refusal("question", "a 'test' asks what members taught in other tensors than the model's.")
+        if any(found for found, _ in taught) and (terms is None or not terms.patches):
+            raise Refusal("question", "a 'test' asks what members taught where nobody looks for backdoors.")
 
     def records(self, client: Tester, round: int) -> int:
         return len(self._samples(client, round))

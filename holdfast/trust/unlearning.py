@@ -1,26 +1,30 @@
 """What a member planted is found in all that it taught, and is taken out of the model again.
 
 A backdoor in few records shows only once the model has learnt it; then it is not enough to silence who planted it, as
-nobody unlearns it. So the moderator keeps account of what the model has from each member. In that a backdoor adds up
-round by round, and what others teach too can be taken off:
+nobody unlearns it. So the moderator keeps account of what the model has from each member, where a backdoor adds up
+round by round, and of what the model was spared, so that who was found stays found once the model is clean:
 
     1  taught   T_i = sum over rounds of r a_i delta_i: a_i delta_i is i's part in the average of a round, and r how far
                 the model went along that average, 1 but for a server optimiser or a server step
-    2  alone    P_i = T_i less its projection on the span of what those taught of whom least is said, half of all but i:
-                what others teach as well is not in it. P_i, with i's update of this round in it, is what witnesses
-                search for backdoors (backdoor_probe.py), from the second search on
-    3  out      the model, and the last good one, lose s_i P_i, and T_i does, s_i the share of its say that i lost by
-                this evidence (jury.py, 7): nearly all that is right in T_i stays. Not in the last round, since what
-                else is lost with it the next rounds have to mend
+       aside    A_i = what was taken out (3), and s_i delta_i / n of each of n updates, at most as long as the median
+                one, s_i the share of its say that i lost by this evidence (jury.py, 7). It fades by `slow` in a round,
+                as any credit does
+    2  alone    U_i = T_i + A_i, and P_i = U_i less its projection on the span of the U_j of those of whom least is
+                said, half of all but i: what others teach as well is not in it. P_i, with i's update of this round in
+                it, is what witnesses search for backdoors (backdoor_probe.py), from the second search on, and where
+                the model with all A_i in it is, at most two updates away: it has whatever they planted
+    3  out      of what i alone taught s_i is taken out of the model, and of the last good one: they, and T_i, lose
+                P(T_i) in proportion. Nearly all that is right in T_i stays. Nothing is put back: A_i has what i would
+                have planted. Not in the last round, since what else is lost with it the next rounds have to mend
 
-T_i is a sum of updates that the moderator has seen; it is deleted when a member withdraws. A round that the floor undid
-is not in it, though what the last good model lacks of the rounds before that is. Where members sign their updates,
-testers accept no directions that the moderator made: they are sent the round's updates alone.
+All this is sums of updates that the moderator has seen; it is deleted when a member withdraws. A round that the floor
+undid is not in T_i, though what the last good model lacks of the rounds before that is. Where members sign their
+updates, testers accept nothing that the moderator made: they are sent the round's updates alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,10 +34,11 @@ from torch import Tensor
 from holdfast.core.names import Called
 from holdfast.core.rows import inner_products, norms_of
 from holdfast.core.tensors import unflat
-from holdfast.core.types import State, Tensors, Update, pack
+from holdfast.core.types import State, Tensors, Update, pack, unpack
 from holdfast.trust.base import Judgement
 from holdfast.trust.consensus import Values
 from holdfast.trust.floor import WitnessPanel
+from holdfast.trust.measures import TestRequest
 from holdfast.trust.panel import CONFIRM, NEW, PanelRequest
 from holdfast.trust.reputation import ramp
 from holdfast.trust.robust.merging import stacked
@@ -42,13 +47,21 @@ from holdfast.trust.words import compare
 RIDGE = 0.01  # of a row's own length, by which spans are blurred: a trace of a backdoor in one row explains no other's
 MANY = 13  # members: half of fewer have too little in common with each of them, which is too large a part of the whole
 HALVES = 4  # how often what is taken out is halved until the witnesses do not lose by it
+AWAY = 2.0  # median lengths of an update, at most, from the model to where witnesses search
 TOLD = 0.1  # of the length of what it taught: less goes without saying
 
 
-def account(before: State, after: State, judged: Judgement) -> State:
-    """Step 1: the state with what the model has from each member, one row each in the rule's memory."""
+def account(before: State, after: State, judged: Judgement, slow: float) -> State:
+    """Step 1: the state with what the model has from each member, one row each in the rule's memory, and lacks."""
     rows, members = stacked(judged.updates), len(judged.memory["planted"])
     taught = before.trust.get("taught", rows.new_zeros(members, rows.shape[1]))
+    clients, lost = [update.client for update in judged.updates], lost_by_planting(judged.memory)
+    aside = {client: (1 - slow) * row for client, row in set_aside(after.trust).items()}
+    lengths = norms_of(rows)
+    for client, row, length in zip(clients, rows, lengths.tolist(), strict=True):
+        if lost[client] > 0:
+            part = float(lost[client]) / len(rows) * min(1.0, float(lengths.quantile(0.5)) / max(length, 1e-30))
+            aside[client] = aside.get(client, torch.zeros_like(row)) + part * row
     if before.round in after.accepted.values():  # else the round was undone
         weights = torch.tensor(judged.weights, dtype=torch.float64)
         average = weights @ rows.double()
@@ -56,34 +69,59 @@ def account(before: State, after: State, judged: Judgement) -> State:
         length = float(average @ average)
         reach = max(0.0, float(went @ average) / length) if length > 0 else 0.0
         parts = (reach * weights)[:, None].to(rows.dtype) * rows
-        taught = taught.index_add(0, torch.tensor([update.client for update in judged.updates]), parts)
-    return replace(after, trust={**after.trust, "taught": taught})
+        taught = taught.index_add(0, torch.tensor(clients), parts)
+    gone = (1 - slow) * after.trust.get("gone", torch.zeros(members, dtype=torch.float64))
+    return replace(after, trust={**after.trust, "taught": taught, "gone": gone, **as_memory(aside)})
 
 
-def alone(rows: Tensor, planted: Values) -> Tensor:
-    """Step 2: of each row what is not in the span of the others of whom least is said.
+def lost_by_planting(memory: Tensors) -> Values:
+    """The share of its say that each member lost by what it planted."""
+    return 1 - ramp(memory, "planted")
 
-    >>> rows = torch.tensor([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 4.0, 3.0], [1.0, 0.0, 4.0]])
-    >>> alone(rows, np.array([0.0, 0.0, -0.1, -0.2])).round().abs().tolist()[2:]
+
+def set_aside(memory: Tensors) -> dict[int, Tensor]:
+    """What the model lacks of what members taught, as rows, of those of whom it lacks any."""
+    return {int(client): row for client, row in unpack(memory, "aside").items()}
+
+
+def as_memory(aside: Mapping[int, Tensor]) -> Tensors:
+    return pack(aside={str(client): row.clone() for client, row in aside.items()})
+
+
+def all_taught(memory: Tensors) -> Tensor:
+    """U: what each member taught, whether the model has it or lacks it."""
+    rows = memory["taught"]
+    for client, row in set_aside(memory).items():
+        rows = rows.index_add(0, torch.tensor([client]), row[None])
+    return rows
+
+
+def alone(rows: Tensor, clients: Sequence[int], taught: Tensor, planted: Values) -> Tensor:
+    """Step 2: of each row, which is the client's, what is not in the span of what the others taught of whom least is
+    said.
+
+    >>> taught = torch.tensor([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 4.0, 3.0], [1.0, 0.0, 4.0]])
+    >>> alone(taught[2:], [2, 3], taught, np.array([0.0, 0.0, -0.1, -0.2])).round().abs().tolist()
     [[0.0, 0.0, 3.0], [0.0, 0.0, 4.0]]
     """
-    products = inner_products(rows)
-    products += RIDGE * products.diag().diag()
-    least, mixing = planted >= np.median(planted), torch.eye(len(rows), dtype=torch.float64)
-    for row in range(len(rows)):
-        others = torch.from_numpy(least & (np.arange(len(rows)) != row)).nonzero().flatten()
-        known = products[others][:, others]
-        mixing[row, others] = -products[row, others] @ torch.linalg.pinv(known, rtol=1e-10, hermitian=True)
-    return mixing.to(rows.dtype) @ rows
+    known, between = inner_products(taught), (rows @ taught.T).double()
+    known += RIDGE * known.diag().diag()
+    least, shares = planted >= np.median(planted), torch.zeros(len(rows), len(taught), dtype=torch.float64)
+    for place, client in enumerate(clients):
+        others = torch.from_numpy(least & (np.arange(len(taught)) != client)).nonzero().flatten()
+        own = torch.linalg.pinv(known[others][:, others], rtol=1e-10, hermitian=True)
+        shares[place, others] = between[place, others] @ own
+    return rows - shares.to(rows.dtype) @ taught
 
 
 def taught_alone(state: State, updates: Sequence[Update]) -> Tensors:
     """What testers search, directions of length one stacked name by name; none, before anything was said of anybody."""
-    clients, taught = [update.client for update in updates], state.trust.get("taught")
+    clients = [update.client for update in updates]
     planted, rows = state.trust["planted"].numpy()[clients], stacked(updates)
-    if taught is None or not planted.any():
+    if "taught" not in state.trust or not planted.any():
         return {}
-    found = alone(taught[clients] + rows / len(rows), planted)
+    taught = all_taught(state.trust)[clients] + rows / len(rows)
+    found = alone(taught, range(len(rows)), taught, planted)
     found /= norms_of(found).clamp_min(1e-30).to(found.dtype)[:, None]
     parts = found.split([tensor.numel() for tensor in updates[0].delta.values()], 1)
     return {
@@ -92,33 +130,55 @@ def taught_alone(state: State, updates: Sequence[Update]) -> Tensors:
     }
 
 
+def with_all_taught(asked: TestRequest, memory: Tensors) -> Tensors:
+    """Where testers search: the model with what it lacks of what members taught; none, where it lacks nothing."""
+    aside = list(set_aside(memory).values())
+    if not aside or asked.length is None:
+        return {}
+    total, most = torch.stack(aside).sum(0), AWAY * float(asked.length)
+    total *= min(1.0, most / max(float(total.norm()), 1e-30))
+    like = {name: stack[0] for name, stack in asked.units.items()}
+    return {**asked.model, **shifted(asked.model, unflat(total, like))}
+
+
 def take_out(after: State, judged: Judgement, panel: WitnessPanel, lose: float) -> tuple[State, Judgement]:
     """Step 3: the state without what members planted, and the judgement with a note of it."""
-    taught, lost = after.trust["taught"], 1 - ramp(after.trust, "planted")
-    if not lost.any():
+    memory, lost, gone = after.trust, lost_by_planting(after.trust), after.trust["gone"].numpy()
+    who = np.flatnonzero(lost > gone).tolist()
+    if not who:
         return after, judged
-    out = torch.from_numpy(lost).to(taught.dtype)[:, None] * alone(taught, after.trust["planted"].numpy())
-    shifts = {str(k): unflat(out.sum(0) / 2**k, judged.updates[0].delta) for k in range(HALVES)}
-    models = {NEW: after.model} | {name: {**after.model, **less(after.model, shift)} for name, shift in shifts.items()}
-    asked = PanelRequest(pack(**models), pack(**dict.fromkeys(models, after.buffers)))
-    words = panel.ask(CONFIRM, asked)
+    taught, like, more = memory["taught"], judged.updates[0].delta, (lost - gone)[who]
+    share = torch.from_numpy(more / (1 - gone[who])).to(taught.dtype)  # of what is still there
+    out = share[:, None] * alone(taught[who], who, all_taught(memory), memory["planted"].numpy())
+    shifts = {str(k): unflat(-out.sum(0) / 2**k, like) for k in range(HALVES)}
+    models = {NEW: after.model}
+    models |= {name: {**after.model, **shifted(after.model, shift)} for name, shift in shifts.items()}
+    words = panel.ask(CONFIRM, PanelRequest(pack(**models), pack(**dict.fromkeys(models, after.buffers))))
     found = {name: compare(words, name, NEW) for name in shifts}
     fine = [name for name, one in found.items() if one is not None and one.change >= -lose]
     judged = panel.billed(judged)
     if not fine:
         return after, judged
-    name = min(fine, key=int)
-    out = out / 2 ** int(name)
-    trust = {**after.trust, "taught": taught - out, **less(after.trust, shifts[name], "good/")}
-    shares = out.norm(dim=1) / taught.norm(dim=1).clamp_min(1e-30)
-    told = [client for client, share in enumerate(shares.tolist()) if share >= TOLD]
-    return replace(after, model=models[name], trust=trust), noted(judged, told, panel.hearing.context.called)
+    name, where = min(fine, key=int), torch.tensor(who)
+    part = 0.5 ** int(name)
+    out, aside = part * out, set_aside(memory)
+    aside |= {client: aside.get(client, torch.zeros_like(row)) + row for client, row in zip(who, out, strict=True)}
+    changed = {
+        "taught": taught.index_add(0, where, -out),
+        "gone": memory["gone"].index_add(0, where, torch.from_numpy(part * more)),
+        **as_memory(aside),
+        **shifted(memory, shifts[name], "good/"),
+    }
+    lengths = (out.norm(dim=1) / taught[who].norm(dim=1).clamp_min(1e-30)).tolist()
+    told = [client for client, length in zip(who, lengths, strict=True) if length >= TOLD]
+    after = replace(after, model=models[name], trust={**memory, **changed})
+    return after, noted(judged, told, panel.hearing.context.called)
 
 
-def less(tensors: Tensors, shift: Tensors, prefix: str = "") -> Tensors:
-    """The tensors that are shifted, less the shift."""
+def shifted(tensors: Tensors, shift: Tensors, prefix: str = "") -> Tensors:
+    """Those of the tensors that are shifted."""
     return {
-        prefix + name: tensors[prefix + name] - change for name, change in shift.items() if prefix + name in tensors
+        prefix + name: tensors[prefix + name] + change for name, change in shift.items() if prefix + name in tensors
     }
 
 

@@ -236,7 +236,7 @@ def test_a_second_charge_counts_twice_as_long_and_good_conduct_takes_one_back() 
     def heard(memory: Tensors, rounds: int) -> tuple[Tensors, list[bool]]:
         found = []
         for _ in range(rounds):
-            memory = remember(memory, {}, range(3), slow=0.05, fast=0.6, most=8)
+            memory = remember(memory, {}, range(3), slow=0.05, most=8)
             found.append(bool(standing(memory, [1])[0]))
         return memory, found
 

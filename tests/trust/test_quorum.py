@@ -32,8 +32,8 @@ def test_who_holds_one_class_only_abstains() -> None:
     told = {w: {c: 0.9 if c < 3 else 0.1 for c in range(5) if c != w} for w in range(3)}
     silent = {w: {c: 0.5 for c in range(5) if c != w} for w in (3, 4)}
     known = first_memory(5)
-    alone = remember(known, told, range(5), slow=0.05, fast=0.6, most=8)
-    both = remember(known, {**told, **silent}, range(5), slow=0.05, fast=0.6, most=8)
+    alone = remember(known, told, range(5), slow=0.05, most=8)
+    both = remember(known, {**told, **silent}, range(5), slow=0.05, most=8)
     assert all(torch.equal(alone[name], both[name]) for name in alone)
-    most = remember(known, {0: told[0], **silent}, range(5), slow=0.05, fast=0.6, most=8)
+    most = remember(known, {0: told[0], **silent}, range(5), slow=0.05, most=8)
     assert torch.equal(most["reputation"], torch.zeros(5).double())  # one of three can tell: no quorum

@@ -24,7 +24,7 @@ from holdfast.learning.settings import Learning
 from holdfast.method import Method
 from holdfast.round import play_round
 from holdfast.trust.base import Hearing, Testing, check_rule
-from holdfast.trust.consensus import agreement, apart, consensus, matrix_of, near_duplicates, weighted_median
+from holdfast.trust.consensus import agreement, consensus, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
 from holdfast.trust.measures import score_gradient, to_compare_classes
 from holdfast.trust.reputation import compare_with_others, first_memory, standing
@@ -91,7 +91,7 @@ def test_one_report_moves_no_consensus_out_of_the_others_reach(honest: list[list
 
 
 def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() -> None:
-    trust = Jury(slow=0.5, fast=0.5)
+    trust = Jury(slow=0.5)
     told = {w: {0: 0.6, 1: 0.4, 2: 0.6} for w in range(3)}  # help +0.2, -0.2, +0.2: the scale is 0.2, the median 1
     memory = trust.remember(told, [0, 1, 2], [], trust.begin(3))
     assert memory["reputation"].tolist() == pytest.approx([1, -1, 1])
@@ -116,35 +116,6 @@ def test_a_first_round_in_which_hardly_anybody_helps_silences_nobody() -> None:
     told = {w: {c: (1 + help_found[w, c]) / 2 for c in range(4) if c != w} for w in range(4)}
     memory = opposing(Jury().begin(4), 0)
     assert standing(Jury().remember(told, range(4), [], memory), range(4)).tolist() == [1, 1, 1, 1]
-
-
-def test_harm_that_all_witnesses_see_accuses_at_once_and_a_quarrel_does_not() -> None:
-    trust = Jury(fast=0.5)
-    spread = dict(zip(range(4, 12), 2 * [-0.15, -0.05, 0.05, 0.15], strict=True))  # on client 1 they are more at odds
-    told = {w: {0: 0.8 + by, 1: 0.4 + 2.5 * by, 2: 0.2 + by, 3: 0.7 + by} for w, by in spread.items()}
-    memory = trust.remember(told, range(4), [], trust.begin(12))
-    deviation = apart(matrix_of(told, range(4, 12), range(4)), np.ones(8))
-    assert deviation[[0, 2, 3]] == pytest.approx([0.05**0.5] * 3)  # of -0.3, -0.1, 0.1, 0.3 around the mean
-    assert deviation[1] > 1.5 * deviation[0]
-    accused = memory["accused"].tolist()
-    assert accused[:4] == pytest.approx([0, accused[1], 0.5 * -0.6 / 0.05**0.5, 0], rel=0.05)  # all are believed
-    assert -0.4 < accused[1] < 0
-    memory["reputation"].zero_()
-    assert standing(memory, range(4)).tolist() == pytest.approx([1, 1, (accused[2] + 1.7) / 0.5, 1])
-    few = {witness: told[witness] for witness in range(4, 9)}
-    assert not trust.remember(few, range(4), [], trust.begin(12))["accused"].any()  # five may agree by chance
-    alone = trust.remember(told, range(4), [], trust.begin(12), digests=True)
-    assert not alone["accused"].any()  # digests accuse nobody who goes with the others
-    against = trust.remember(told, range(4), [], opposing(trust.begin(12), 2), digests=True)
-    assert against["accused"].tolist()[:4] == pytest.approx([0, 0, accused[2], 0])
-
-
-def test_how_far_reports_lie_apart_is_drawn_to_the_usual_where_there_are_few() -> None:
-    nan = np.nan
-    values = np.array([[0.1, 0.2, 0.1], [0.2, 0.3, nan], [0.3, 0.4, nan]])
-    usual = 0.02 / 3  # the variance of the first two columns; the third has one report, and so none of its own
-    assert apart(values, np.ones(3)) ** 2 == pytest.approx([usual, usual, usual / 2])
-    assert (apart(np.full((2, 2), 0.5), np.ones(2)) > 0).all()  # one may divide by it
 
 
 def opposing(memory: Tensors, client: int) -> Tensors:
@@ -238,10 +209,10 @@ def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
     trust = Jury(patience=1)
     memory = opposing(trust.begin(6), 1)
     memory["scale"].fill_(0.2)
+    memory["reputation"][1] = -1.0
     late = {w: {0: 0.51, 1: 0.1, 2: 0.5, 3: 0.5} for w in range(6)}  # all agree on client 1, but the median help is 0
     for _ in range(5):
         memory = trust.remember(late, range(4), [], memory)
-    assert float(memory["accused"][1]) < -2.2
     assert memory["doubts"].tolist() == [0] * 6
     assert trust.suspects(memory, range(4)) == {}
     telling = {w: {0: 0.6, 1: 0.1, 2: 0.6, 3: 0.6} for w in range(6)}
@@ -264,7 +235,7 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
     memory = trust.begin(7)
     for _ in range(5):
         memory = trust.remember(telling, range(6), [], memory)
-    memory["planted"][3] = -0.5
+    memory["planted"][3] = -5.0
     assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
     late = {w: {0: 0.5, 1: 0.5, 2: 0.4, 3: 0.5, 4: 0.51, 5: 0.5} for w in range(6)}  # client 1 has reformed
     for _ in range(7):
@@ -276,7 +247,7 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
     for _ in range(2):
         memory = trust.remember(late, range(6), [], memory)
     assert standing(memory, range(6)).tolist() == [1, 1, 0, 0, 1, 1]
-    assert [int(memory[name][1]) for name in ("reputation", "accused", "doubts", "reformed")] == [0, 0, 0, 0]
+    assert [int(memory[name][1]) for name in ("reputation", "doubts", "reformed")] == [0, 0, 0]
     again = trust.remember(telling, range(6), [], memory)
     assert float(again["reputation"][1]) < -0.4  # nothing is left to outweigh it
 
@@ -340,7 +311,7 @@ def test_it_goes_with_every_algorithm_and_resumes_to_the_bit(algorithm: str) -> 
     assert same_state(again, states[3])
 
 
-@pytest.mark.parametrize("wrong", [{"testers": 2}, {"slow": 0.0}, {"fast": 2.0}, {"patience": 0}, {"most": 0}])
+@pytest.mark.parametrize("wrong", [{"testers": 2}, {"slow": 0.0}, {"patience": 0}, {"most": 0}])
 def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Jury(**wrong)  # type: ignore[arg-type]

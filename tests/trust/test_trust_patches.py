@@ -153,18 +153,22 @@ def test_less_than_half_or_a_third_blame_nobody_more_than_the_honest_do(
     assert found >= min(0.0, *honest)
 
 
-def test_blame_is_believed_at_once_forgiven_slowly_and_one_liar_changes_nothing() -> None:
-    """0.4 of most, 0.6 of client 1: twice as far below a half, 0.2 and 0.2 less."""
-    reports = {w: {0: 0.4, 1: 0.3, 2: 0.4} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
-    memory = blame(first_memory(5), reports, [0, 1, 2], 0.03)
-    assert memory["planted"].tolist() == pytest.approx([0, -0.2, 0, 0, 0])  # what most have counts for nothing
+def test_blame_is_how_many_times_more_is_said_than_of_most_and_one_search_is_half_of_it() -> None:
+    """Cosines of 0.2 with most and 1 with client 1: four times 0.2 beyond 0.2, of which one search counts half."""
+    reports = {w: {0: 0.4, 1: 0.0, 2: 0.4} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
+    memory = blame(first_memory(5), reports, [0, 1, 2])
+    assert memory["planted"].tolist() == pytest.approx([0, -2, 0, 0, 0])  # what most have counts for nothing
     assert standing(memory, range(5)).tolist() == [1, 0, 1, 1, 1]
     assert planting(memory, range(5)).tolist() == [False, True, False, False, False]
-    better = blame(memory, {w: {0: 0.4, 1: 0.4, 2: 0.4} for w in range(4)}, [0, 1, 2], 0.03)
-    assert better["planted"].tolist() == pytest.approx([0, -0.2 * 0.97, 0, 0, 0])
-    assert blame(better, {}, [0, 1, 2], 0.03) is better  # no search, no change
+    again = blame(memory, reports, [0, 1, 2])
+    assert again["planted"].tolist() == pytest.approx([0, -3, 0, 0, 0])
+    better = blame(memory, {w: {0: 0.4, 1: 0.4, 2: 0.4} for w in range(4)}, [0, 1, 2])
+    assert better["planted"].tolist() == pytest.approx([0, -1, 0, 0, 0])
+    assert blame(better, {}, [0, 1, 2]) is better  # no search, no change
     unsure = {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 0.5, 2: 0.5}}
-    assert blame(first_memory(5), unsure, [0, 1, 2], 0.03)["planted"].tolist() == [0] * 5  # one of five is too few
+    assert blame(first_memory(5), unsure, [0, 1, 2])["planted"].tolist() == [0] * 5  # one of five is too few
+    little = {w: {0: 0.49, 1: 0.43, 2: 0.49} for w in range(5)}  # 0.02 of most is taken for USUAL: 0.12 are two of it
+    assert blame(first_memory(5), little, [0, 1, 2])["planted"].tolist() == pytest.approx([0, -1, 0, 0, 0])
 
 
 class Answers:

@@ -27,7 +27,7 @@ from holdfast.trust.measures import TestRequest
 from holdfast.trust.panel import CONFIRM, PanelRequest
 from holdfast.trust.reputation import RAMPS, first_memory
 from holdfast.trust.testing import TEST
-from holdfast.trust.unlearning import RIDGE, account, alone, take_out, taught_alone
+from holdfast.trust.unlearning import AWAY, RIDGE, account, alone, set_aside, take_out, taught_alone, with_all_taught
 
 STATE = State(0, {"w": torch.zeros(3)}, {}, {}, {}, {})
 
@@ -41,23 +41,47 @@ def judged_of(*deltas: list[float], weights: tuple[float, ...]) -> Judgement:
 def test_what_each_taught_is_its_part_in_the_average_as_far_as_the_model_went(server: float) -> None:
     judged = judged_of([4.0, 0.0, 0.0], [0.0, 8.0, 0.0], weights=(0.25, 0.75))
     after = replace(STATE, model={"w": server * torch.tensor([1.0, 6.0, 0.0])}, accepted={0: 0})
-    once = account(STATE, after, judged)
+    once = account(STATE, after, judged, 0.05)
     assert once.trust["taught"].tolist() == [[server, 0, 0], [0, 6 * server, 0]]
-    again = account(replace(once, round=1), replace(once, model={"w": 2 * once.model["w"]}, accepted={0: 1}), judged)
+    again = account(
+        replace(once, round=1), replace(once, model={"w": 2 * once.model["w"]}, accepted={0: 1}), judged, 0.05
+    )
     assert again.trust["taught"].tolist() == [[2 * server, 0, 0], [0, 12 * server, 0]]
-    undone = account(replace(again, round=2), again, judged)  # nobody's update of round 2 was accepted
+    undone = account(replace(again, round=2), again, judged, 0.05)  # nobody's update of round 2 was accepted
     assert torch.equal(undone.trust["taught"], again.trust["taught"])
 
 
 def test_a_member_that_withdraws_leaves_nothing_in_the_account() -> None:
-    trust = {**first_memory(2), "taught": torch.ones(2, 3)}
-    assert replace(STATE, trust=trust).without([1]).trust["taught"].tolist() == [[1, 1, 1], [0, 0, 0]]
+    trust = {**first_memory(2), "taught": torch.ones(2, 3), "aside/0": torch.ones(3), "aside/1": torch.ones(3)}
+    left = replace(STATE, trust=trust).without([1]).trust
+    assert left["taught"].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert set_aside(left).keys() == {0}
+
+
+def test_what_does_not_count_because_of_a_backdoor_is_set_aside_and_fades() -> None:
+    """The second of two has lost half of its say by what it planted: half of its update, over two, is set aside, as if it
+    were no longer than the median one: 8 of 12."""
+    judged = judged_of([4.0, 0.0, 0.0], [0.0, 12.0, 0.0], weights=(0.25, 0.75))
+    low, high = RAMPS["planted"]
+    memory = {**first_memory(2), "planted": torch.tensor([0.0, (low + high) / 2], dtype=torch.float64)}
+    judged = replace(judged, memory=memory)
+    once = account(STATE, STATE, judged, 0.05)
+    assert {client: row.tolist() for client, row in set_aside(once.trust).items()} == {1: [0, 2, 0]}
+    twice = account(replace(once, round=1), once, judged, 0.05)
+    assert set_aside(twice.trust)[1].tolist() == pytest.approx([0, 2 + 0.95 * 2, 0])
+    model, units = {"w": torch.ones(3), "still": torch.ones(1)}, {"w": torch.eye(3)}
+    asked = TestRequest(model, {}, units=units, order=torch.arange(3), length=torch.tensor(2.0))
+    there = with_all_taught(asked, twice.trust)
+    assert {name: tensor.tolist() for name, tensor in there.items()} == {"w": pytest.approx([1, 4.9, 1]), "still": [1]}
+    near = with_all_taught(replace(asked, length=torch.tensor(0.5)), twice.trust)
+    assert near["w"].tolist() == pytest.approx([1, 1 + AWAY * 0.5, 1])  # no further, whatever they send by then
+    assert with_all_taught(asked, first_memory(2)) == {}
 
 
 def test_what_others_teach_too_is_not_in_what_a_member_teaches_alone() -> None:
     """Of rows 0 to 2 least is said; 3 is twice the first and something of its own; the ridge leaves a hundredth."""
     rows = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [2.0, 0, 0, 5.0], [0, 3.0, 0, 5.0]])
-    found = alone(rows, np.array([0.0, 0.0, 0.0, -0.1, -0.2]))
+    found = alone(rows, range(5), rows, np.array([0.0, 0.0, 0.0, -0.1, -0.2]))
     kept = RIDGE / (1 + RIDGE)
     assert found[3].tolist() == pytest.approx([2 * kept, 0, 0, 5], abs=1e-6)
     assert found[4].tolist() == pytest.approx([0, 3 * kept, 0, 5], abs=1e-6)  # colluders do not explain each other
@@ -68,14 +92,16 @@ def test_what_others_teach_too_is_not_in_what_a_member_teaches_alone() -> None:
 def test_the_order_of_members_does_not_matter(order: list[int], seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
     rows, planted = torch.randn(6, 9, generator=chance), torch.randn(6, generator=chance).double().numpy()
-    assert torch.allclose(alone(rows, planted)[order], alone(rows[order], planted[order]), atol=1e-5)
+    found = alone(rows, range(6), rows, planted)
+    assert torch.allclose(found[order], alone(rows[order], range(6), rows[order], planted[order]), atol=1e-5)
+    assert torch.allclose(found[order], alone(rows[order], order, rows, planted), atol=1e-5)
 
 
 def test_a_trace_of_the_backdoor_in_a_good_row_hides_nobody() -> None:
     """A shield, of whom little is said, has a hundredth of what the culprit plants: without the ridge it would explain
     all of it, since others explain the rest of the shield."""
     rows = torch.tensor([[1.0, 0, 0, 0.01], [1.0, 0, 0, 0], [0, 1.0, 0, 0], [1.0, 1.0, 0, 1.0]])
-    found = alone(rows, np.array([0.0, 0.0, 0.0, -0.1]))
+    found = alone(rows, range(4), rows, np.array([0.0, 0.0, 0.0, -0.1]))
     assert float(found[3, 3]) > 0.99
 
 
@@ -102,7 +128,7 @@ def planted_state(right: float, share: float = 1.0) -> tuple[State, Judgement]:
     taught = torch.tensor([[1.0, 0, 0], [2.0, 0, 0], [0.5, 0, 0], [0.0, right, 3.0]])
     low, high = RAMPS["planted"]
     planted = torch.tensor([0.0, 0.0, 0.0, high - share * (high - low)], dtype=torch.float64)
-    trust = {**first_memory(4), "taught": taught, "planted": planted}
+    trust = {**first_memory(4), "taught": taught, "planted": planted, "gone": torch.zeros(4, dtype=torch.float64)}
     model = {"w": torch.tensor([9.0, 0.0, 3.0])}
     judged = judged_of(*[[1.0, 0.0, 0.0]] * 4, weights=(1, 1, 1, 1))
     return Good({"w": torch.tensor([5.0, 0.0, 2.0])}, {}, {}).kept_in(replace(STATE, model=model, trust=trust)), judged
@@ -125,6 +151,8 @@ def test_as_much_is_taken_out_as_the_witnesses_can_spare(right: float, part: flo
     assert after.trust["good/w"].tolist() == pytest.approx([5, -part * right, 2 - 3 * part], abs=1e-5)
     assert after.trust["taught"][3].tolist() == pytest.approx([0, right * (1 - part), 3 * (1 - part)], abs=1e-5)
     assert torch.equal(after.trust["taught"][:3], before.trust["taught"][:3])
+    aside = {client: row.tolist() for client, row in set_aside(after.trust).items()}
+    assert aside == ({3: pytest.approx([0, right * part, 3 * part], abs=1e-5)} if part else {})  # U is as it was
     assert list(told.notes) == (["what member 3 alone taught was taken out of the model"] if part else [])
 
 
@@ -135,6 +163,23 @@ def test_half_of_the_evidence_takes_half_out_and_none_asks_nobody() -> None:
     before, judged = planted_state(0.0, share=0.0)
     assert take_out(before, judged, panel, 0.02) == (before, judged)  # type: ignore[arg-type]
     assert len(panel.asked) == 1
+
+
+def test_what_is_out_is_not_taken_out_twice_and_is_never_put_back() -> None:
+    """All of 3 is out; once half of that is forgotten as much may be taken of what is there by then."""
+    before, judged = planted_state(0.0)
+    out, _ = take_out(before, judged, Panel(), 0.02)  # type: ignore[arg-type]
+    assert out.trust["gone"].tolist() == [0, 0, 0, 1]
+    panel = Panel()
+    assert take_out(out, judged, panel, 0.02) == (out, judged)  # type: ignore[arg-type]
+    cleared = replace(out, trust={**out.trust, "planted": torch.zeros(4, dtype=torch.float64)})
+    assert take_out(cleared, judged, panel, 0.02) == (cleared, judged)  # type: ignore[arg-type]
+    assert panel.asked == []
+    taught = torch.tensor([[1.0, 0, 0], [2.0, 0, 0], [0.5, 0, 0], [0.0, 0.0, 4.0]])
+    forgot = replace(out, trust={**out.trust, "gone": 0.5 * out.trust["gone"], "taught": taught})
+    again, _ = take_out(forgot, judged, Panel(), 0.02)  # type: ignore[arg-type]
+    assert again.model["w"].tolist() == pytest.approx([9, 0, 0 - 4], abs=1e-5)
+    assert again.trust["gone"].tolist() == [0, 0, 0, 1]
 
 
 def test_testers_are_sent_what_each_taught_with_its_update_once_something_was_said() -> None:
@@ -152,19 +197,21 @@ def test_testers_are_sent_what_each_taught_with_its_update_once_something_was_sa
 
 
 @pytest.mark.parametrize(
-    ("round", "alone", "why"),
+    ("round", "more", "why"),
     [
-        (0, torch.eye(2), None),
-        (1, torch.eye(2), "nobody looks for backdoors"),
-        (0, 2 * torch.eye(2), "longer than 1"),
-        (0, torch.ones(1, 2), "more or fewer directions"),
+        (0, {"alone": {"w": torch.eye(2)}, "taught": {"w": torch.ones(2)}}, None),
+        (1, {"alone": {"w": torch.eye(2)}}, "nobody looks for backdoors"),
+        (1, {"taught": {"w": torch.ones(2)}}, "nobody looks for backdoors"),
+        (0, {"alone": {"w": 2 * torch.eye(2)}}, "longer than 1"),
+        (0, {"alone": {"w": torch.ones(1, 2)}}, "more or fewer directions"),
+        (0, {"alone": {"v": torch.eye(2)}}, "other tensors"),
+        (0, {"taught": {"v": torch.ones(2)}}, "other tensors"),
     ],
 )
-def test_a_site_refuses_other_directions(round: int, alone: torch.Tensor, why: str | None) -> None:
+def test_a_site_refuses_other_directions_and_models(round: int, more: dict[str, Any], why: str | None) -> None:
     asked = TestRequest(
-        {"w": torch.ones(2)}, {}, units={"w": torch.eye(2)}, order=torch.arange(2), length=torch.tensor(1.0),
-        alone={"w": alone},
-    )  # fmt: skip
+        {"w": torch.ones(2)}, {}, units={"w": torch.eye(2)}, order=torch.arange(2), length=torch.tensor(1.0), **more
+    )
     tester, context = SimpleNamespace(trust=jury.Jury()), SimpleNamespace(clients=2)
     if why is None:
         TEST.check(asked, round, tester, context)  # type: ignore[arg-type]

@@ -23,21 +23,20 @@ import torch
 from adversary import DATA, Lines, settings_of
 from saved import save
 
-from holdfast.trust import backdoor_probe, consensus, floor, jury, panel, reputation, words
+from holdfast.trust import backdoor_probe, floor, jury, panel, reputation, unlearning, words
 
 CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
-    **{name: (reputation, name, None) for name in ("TELLING", "HARM", "LEARNT")},
-    **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "accused", "planted")},
-    **{f"DOUBTFUL {name}": (reputation, "DOUBTFUL", name) for name in ("reputation", "accused")},
-    "FEW": (consensus, "FEW", None),
+    **{name: (reputation, name, None) for name in ("TELLING", "LEARNT", "USUAL")},
+    **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "planted")},
     "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
     "SHARP": (panel, "SHARP", None),
     **{name: (backdoor_probe, name, None) for name in ("FURTHER", "OF_EACH", "RECORDS", "SUSPECT")},
+    **{name: (unlearning, name, None) for name in ("RIDGE", "AWAY")},
 }
 COUNTS = ("OF_EACH", "RECORDS")
-OPTIONS = {"slow": 0.05, "fast": 0.6, "lose": 0.02}
+OPTIONS = {"slow": 0.05, "lose": 0.02}
 HOSTILE = {"heart": 1, "five": 1, "breast": 2}
 
 

@@ -33,6 +33,7 @@ from holdfast.runs.experiment import from_table
 COMMON = {"partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "download": False}
 DATA: dict[str, dict[str, Any]] = {
     "fashion": {**COMMON, "clients": 20, "rounds": 16, "model": "features"},
+    "fashion-long": {**COMMON, "clients": 20, "rounds": 32, "model": "features"},
     "fashion-classes": {**COMMON, "clients": 20, "rounds": 16, "model": "features", "partition": "classes"},
     "fashion-cnn": {**COMMON, "clients": 20, "rounds": 16, "model": "cnn"},
     "breast": {**COMMON, "task": "adversary:breast", "clients": 10, "rounds": 16, "lr": 0.05},

@@ -1,11 +1,12 @@
 """What trust costs: processor time of a round under each rule beside FedAvg's, in turns within one run, part by part.
 
-    python benchmarks/trust_cost.py [features-20] [features-4] [cnn-8] [--seed 200] [--turns 16] [--save NAME]
+    python benchmarks/trust_cost.py [CASE ...] [--seed 200] [--turns 16] [--save NAME] [--files FOLDER]
 
 All in this process with one thread. Each turn plays one more round of every rule; the first four warm up, and in them
 FedDig's digests come, so that what they cost once is not here. Saved is the time of all rounds over FedAvg's, and the
 least and largest of a round over FedAvg's of the same turn. A part's milliseconds are its median over turns, less those
-of the parts within it, and what is in no other part is "the rest".
+of the parts within it, and what is in no other part is "the rest". "Full" is all of Fashion-MNIST, looked for in --files
+and left out without it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from holdfast.runs.experiment import from_table
 
 WARM = 4
 COMMON = {"task": "fashion-mini", "partition": "dirichlet:0.5", "lr": 0.02, "workers": 0, "rounds": 99}
+FULL = "features-20-full"
 CASES: dict[str, dict[str, Any]] = {
     "features-20": {**COMMON, "model": "features", "clients": 20},
     "features-4": {**COMMON, "model": "features", "clients": 4},
+    FULL: {**COMMON, "task": "fashion-mnist", "model": "features", "clients": 20},
     "cnn-8": {**COMMON, "model": "cnn", "clients": 8},
 }
 FEDAVG = "FedAvg"
@@ -140,9 +143,11 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=200)
     options.add_argument("--turns", type=int, default=16)
     options.add_argument("--save", metavar="NAME")
+    options.add_argument("--files", metavar="FOLDER", help=f"with the files of Fashion-MNIST, for {FULL}")
     given = options.parse_args()
+    CASES[FULL]["data"] = given.files
     cells: dict[tuple[str, str], str] = {}
-    for case in given.cases or CASES:
+    for case in given.cases or [case for case in CASES if given.files or case != FULL]:
         cells |= tell(case, measure(case, given.seed, given.turns))
     if given.save:
         save(given.save, cells, [given.seed], corner="processor time of FedAvg's round")

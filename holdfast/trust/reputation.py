@@ -168,8 +168,8 @@ def ramp(memory: Tensors, name: str) -> Values:
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:
-    """Who has lost more than half of its say by one kind of what witnesses tell."""
-    return np.asarray(np.minimum(ramp(memory, "reputation"), ramp(memory, "planted"))[list(clients)] < 0.5)
+    """Who has lost all of its say by one kind of what witnesses tell."""
+    return np.asarray(np.minimum(ramp(memory, "reputation"), ramp(memory, "planted"))[list(clients)] == 0)
 
 
 def planting(memory: Tensors, clients: Sequence[int]) -> Flags:

@@ -5,8 +5,8 @@
 All in this process with one thread. Each turn plays one more round of every rule; the first four warm up, and in them
 FedDig's digests come, so that what they cost once is not here. Saved is the time of all rounds over FedAvg's, and the
 least and largest of a round over FedAvg's of the same turn. A part's milliseconds are its median over turns, less those
-of the parts within it, and what is in no other part is "the rest". "Full" is all of Fashion-MNIST, looked for in --files
-and left out without it.
+of the parts within it, and what is in no other part is "the rest". "Full" is all of Fashion-MNIST, which is looked for
+in --files, and left out without it.
 """
 
 from __future__ import annotations

@@ -58,16 +58,17 @@ def account(before: State, after: State, judged: Judgement, slow: float) -> Stat
     clients, lost = [update.client for update in judged.updates], lost_by_planting(judged.memory)
     aside = {client: (1 - slow) * row for client, row in set_aside(after.trust).items()}
     lengths = norms_of(rows)
+    usual = float(lengths.quantile(0.5))
     for client, row, length in zip(clients, rows, lengths.tolist(), strict=True):
         if lost[client] > 0:
-            part = float(lost[client]) / len(rows) * min(1.0, float(lengths.quantile(0.5)) / max(length, 1e-30))
+            part = float(lost[client]) / len(rows) * min(1.0, usual / max(length, 1e-30))
             aside[client] = aside.get(client, torch.zeros_like(row)) + part * row
     if before.round in after.accepted.values():  # else the round was undone
         weights = torch.tensor(judged.weights, dtype=torch.float64)
         average = weights @ rows.double()
         went = torch.cat([(after.model[n] - before.model[n]).flatten() for n in judged.updates[0].delta]).double()
-        length = float(average @ average)
-        reach = max(0.0, float(went @ average) / length) if length > 0 else 0.0
+        square = float(average @ average)
+        reach = max(0.0, float(went @ average) / square) if square > 0 else 0.0
         parts = (reach * weights)[:, None].to(rows.dtype) * rows
         taught = taught.index_add(0, torch.tensor(clients), parts)
     gone = (1 - slow) * after.trust.get("gone", torch.zeros(members, dtype=torch.float64))

@@ -20,6 +20,7 @@ from holdfast.core.types import State, Update, unpack
 from holdfast.play import resume, run
 from holdfast.record import Record
 from holdfast.runs.experiment import Experiment
+from holdfast.runs.history import History
 from holdfast.trust import jury
 from holdfast.trust.base import Judgement, judgement
 from holdfast.trust.floor import Good
@@ -59,8 +60,8 @@ def test_a_member_that_withdraws_leaves_nothing_in_the_account() -> None:
 
 
 def test_what_does_not_count_because_of_a_backdoor_is_set_aside_and_fades() -> None:
-    """The second of two has lost half of its say by what it planted: half of its update, over two, is set aside, as if it
-    were no longer than the median one: 8 of 12."""
+    """The second of two has lost half of its say by what it planted: half of its update, over two, is set aside, as if
+    it were no longer than the median one: 8 of 12."""
     judged = judged_of([4.0, 0.0, 0.0], [0.0, 12.0, 0.0], weights=(0.25, 0.75))
     low, high = RAMPS["planted"]
     memory = {**first_memory(2), "planted": torch.tensor([0.0, (low + high) / 2], dtype=torch.float64)}
@@ -238,6 +239,19 @@ def test_a_backdoor_that_was_learnt_is_unlearnt(monkeypatch: pytest.MonkeyPatch)
     silenced = run(experiment())
     assert (backdoor_rate(out) or 0) < 0.08 < 0.12 < (backdoor_rate(silenced) or 0)
     assert out.final_accuracy > silenced.final_accuracy - 0.02
+
+
+def test_who_was_found_stays_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searched in the clean model the evidence vanishes: all are heard in full again, and a third of stamps work."""
+    hostile = choose_hostile(14, 3, 200)
+
+    def say(history: History) -> list[float]:
+        return [sum(record.weights[client] for client in hostile) for record in history.records[2:]]
+
+    found = run(experiment())
+    assert say(found) == [0.0] * 10
+    monkeypatch.setattr(jury, "with_all_taught", lambda asked, memory: {})
+    assert max(say(run(experiment()))) > 0.2
 
 
 def test_what_was_taught_and_taken_out_is_the_same_with_workers_and_after_a_resume(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     grounds[clients] = (1 - slow) * grounds[clients] + counts
     reputation[clients] = total / np.maximum(grounds[clients], least)
     plants = planting(after, clients)
-    telling = bool(np.median(evidence) > TELLING)
-    count_rounds(after, clients, (evidence < 0) | plants, telling | plants, most)
+    clear = (evidence < RAMPS["reputation"][0]) & (np.median(evidence) > TELLING)
+    count_rounds(after, clients, (evidence < 0) | plants, clear | plants, most)
     return after
 
 
@@ -101,14 +101,15 @@ def wait(memory: Tensors) -> Tensors:
     }
 
 
-def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, telling: Flags, most: int) -> None:
-    """Rounds for and against each client; who was in bad standing and does no more harm is pardoned after `most`.
+def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, clearly: Flags, most: int) -> None:
+    """Rounds for and against each client, to be doubted only where it harmed clearly; who was in bad standing and does
+    no more harm is pardoned after `most`.
 
     A pardoned client is as one never heard of. Late in training, when hardly any round tells much, a reputation would
     not mend by itself.
     """
     doubts, reformed = memory["doubts"].numpy(), memory["reformed"].numpy()
-    change = np.where(doubtful(memory, clients), (harmed & telling).astype(int), -1)
+    change = np.where(doubtful(memory, clients), clearly.astype(int), -1)
     doubts[clients] = np.clip(doubts[clients] + change, 0, most)
     unheard = standing(memory, clients) < 0.5
     reformed[clients] = np.where(unheard, np.maximum(reformed[clients] + np.where(harmed, -1, 1), 0), 0)

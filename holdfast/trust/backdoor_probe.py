@@ -3,7 +3,8 @@
 A model with a backdoor is right on everybody's held-out samples, so no witness sees harm. But whatever its shape, the
 stamp moves what the model reads away from where records lie, and there the model says its class. Each witness looks
 at w = the aggregate, with what was taken out of it and set aside (unlearning.py), + FURTHER times the mean of all
-updates, each as long as the median one: there also shows what those teach who have no say any more. For each class c it takes a few of its records x of other classes, and
+updates, each as long as the median one: there also shows what those teach who have no say any more. For each class c
+it takes a few of its records x of other classes, and
 
     1  searches  the shift b, the same for all x, with which odds(c | x + b) are largest: a few steps along the gradient
                  less what lies in the span of its own records, at most as far as its records lie from their mean

@@ -7,12 +7,18 @@ updates, each as long as the median one: there also shows what those teach who h
 it takes a few of its records x of other classes, and
 
     1  searches  the shift b, the same for all x, with which odds(c | x + b) are largest: a few steps along the gradient
-                 less what lies in the span of its own records, at most as far as its records lie from their mean
-    2  explains  g = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies in the span of
-                 the gradients of odds(k | its records of k), of all classes k that it holds: what honest members teach
-    3  blames    cos(g, P_i), of all classes the largest, P_i what i alone taught so far (unlearning.py), or its update
-                 where nothing is known of that. To a witness without records of a class, whoever teaches it looks like
-                 a backdoor: where the largest is of such a class, and above SUSPECT, it cannot tell
+                 less what lies in the span of its own records, at most as far as its records lie from their mean.
+                 Where a network has other layers before its first full one, as one for pictures has, what that layer
+                 reads is shifted too, in a search of its own: an inversion is no shift of pixels
+    2  explains  g_c = the gradient over the weights of  odds(c | x + b) - odds(c | x),  less what lies in the span of
+                 the gradients of odds(k | x) of each of its own records x, k its class: what honest members teach
+    3  blames    b_i = max_c (cos(g_c, P_i) - the median over classes of it), P_i what i alone taught so far
+                 (unlearning.py), or its update where nothing is known of that: who is merely unlike the others moves
+                 the odds of all classes, who plants something those of one. (Of two classes nothing is taken off: a
+                 shift and its opposite are one.) Of both searches the larger b_i / m counts, m the median member's b,
+                 at least LEAST. It tells by how much of it that goes beyond the median member's. To a witness without
+                 records of a class, whoever teaches it looks like a backdoor: where the largest is of such a class,
+                 and above SUSPECT, it cannot tell
 
 odds: the mean log-odds, because p is flat where a backdoor is complete. Nothing has to be known of the stamp, and
 inputs need not be images: all that the model reads as real numbers is shifted, so texts are not searched. A witness
@@ -21,7 +27,8 @@ reports one number of each member.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,8 +43,9 @@ from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_g
 FURTHER = 3  # updates' mean, beyond the aggregate
 OF_EACH = 8  # records of a class that a witness looks at
 RECORDS = 4  # of other classes, that are shifted
-STEPS = 3  # of the search
-SUSPECT = 0.14  # a cosine from which on an update is suspected
+STEPS = 10  # of the search
+LEAST = 0.04  # cosine that is found with who plants nothing: the median is taken for no less
+SUSPECT = 0.5  # a share of blame, beyond the median member's, from which on a member is suspected
 
 Inputs = tuple[Tensor, ...]
 
@@ -45,7 +53,7 @@ Inputs = tuple[Tensor, ...]
 def innocence_of(
     model: nn.Module, validation: Samples, train: Samples, asked: TestRequest, clients: Sequence[int]
 ) -> dict[str, float]:
-    """From 0 (its update is what gives a shift a meaning) to 1 (it undoes it), of each client; 0.5: it cannot tell."""
+    """From 0 (it alone gives a shift a meaning) over 0.5 (as most, or it cannot tell) to 1 (it has no part in any)."""
     unsure = {str(client): 0.5 for client in clients}
     few = few_of_each(validation, train) if len(validation) + len(train) else train
     if not len(few) or not all(bool(tensor.isfinite().all()) for tensor in few.inputs):
@@ -53,14 +61,37 @@ def innocence_of(
     fill(model, with_all(asked), asked.buffers)
     model.eval()
     records = Records.of(few)
-    classes, gradients = unexplained(model, records)
-    if not classes:
+    classes, searches = unexplained(model, records)
+    if not searches:
         return unsure
-    blame, worst = all_cosines(gradients, asked.alone or asked.units).clamp_min(0).max(0)
-    held = torch.isin(torch.tensor(classes)[worst], records.classes)
-    innocent = torch.where(held | (blame <= SUSPECT), (0.5 - 0.5 * blame).clamp(0, 1), 0.5)
-    values = dict(zip(asked.clients, innocent.tolist(), strict=True))
-    return {str(client): values[client] for client in clients}
+    places = [asked.clients.index(client) for client in clients]
+    found = [blames(all_cosines(one, asked.alone or asked.units)[:, places]) for one in searches]
+    times, worst = (torch.stack(both) for both in zip(*found, strict=True))
+    most, which = times.max(0)
+    share = beyond_median(most)
+    held = torch.isin(torch.tensor(classes)[worst.gather(0, which[None])[0]], records.classes)
+    innocent = torch.where(held | (share <= SUSPECT), 0.5 - 0.5 * share, 0.5)
+    return dict(zip(unsure, innocent.tolist(), strict=True))
+
+
+def blames(cosines: Tensor) -> tuple[Tensor, Tensor]:
+    """Step 3: of each column, which is a member's, how many times the median member's blame it has, and its class.
+
+    >>> blames(torch.tensor([[0.5, 0.2, 0.2], [0.1, 0.1, 0.1], [0.1, 0.0, 0.1]]))
+    (tensor([4., 1., 1.]), tensor([0, 0, 0]))
+    """
+    blame, worst = (cosines - cosines.quantile(0.5, 0) if len(cosines) > 2 else cosines.clamp_min(0)).max(0)
+    return blame / blame.quantile(0.5).clamp_min(LEAST), worst
+
+
+def beyond_median(times: Tensor) -> Tensor:
+    """What of each goes beyond the median, as a share of the larger of both.
+
+    >>> beyond_median(torch.tensor([4.0, 1.0, 0.5]))
+    tensor([ 0.7500,  0.0000, -0.5000])
+    """
+    usual = times.quantile(0.5).clamp_min(1)
+    return (times - usual) / torch.maximum(times, usual)
 
 
 def with_all(asked: TestRequest) -> Tensors:
@@ -95,21 +126,15 @@ def few_of_each(validation: Samples, train: Samples) -> Samples:
 
 @dataclass(frozen=True)
 class Records:
-    """A witness's records, which are one row of real numbers each, and what lies in their span."""
+    """A witness's records, a few of each class."""
 
     inputs: Inputs
     classes: Tensor
-    span: Tensor  # orthonormal columns; at most half as many as a record has numbers, those that hold most
-    reach: float  # how far a shift goes
 
     @classmethod
     def of(cls, samples: Samples) -> Records:
         inputs, labels = samples.batch(torch.arange(len(samples)))
-        rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in inputs], 1)
-        most = min(len(rows), rows.shape[1] // 2)
-        span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
-        spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
-        return cls(inputs, classes_of(labels).long(), span, spread)
+        return cls(inputs, classes_of(labels).long())
 
     def take(self, index: Tensor) -> Inputs:
         return tuple(tensor[index] for tensor in self.inputs)
@@ -121,32 +146,105 @@ class Records:
         return others[torch.arange(count) * len(others) // max(count, 1)]
 
 
+@dataclass(frozen=True)
+class Read:
+    """What is shifted, a row of real numbers for each record: the records themselves, or what a layer reads of them."""
+
+    layer: nn.Module | None
+    span: Tensor  # of the rows: orthonormal columns; at most half as many as a row has numbers, those that hold most
+    reach: float  # how far a shift goes
+
+    @classmethod
+    def of(cls, rows: Tensor, layer: nn.Module | None = None) -> Read:
+        most = min(len(rows), rows.shape[1] // 2)
+        span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
+        spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
+        return cls(layer, span, spread)
+
+    def outputs(self, model: nn.Module, inputs: Inputs, shifts: Tensor) -> Tensor:
+        """What the model says of inputs whose rows are shifted."""
+        if self.layer is None:
+            return outputs(model, *moved_by(inputs, shifts))
+        with shifted(self.layer, shifts):
+            return outputs(model, *inputs)
+
+
+def what_is_read(model: nn.Module, records: Records) -> list[Read]:
+    """The records as rows, and what the first full layer reads, unless there is no other layer before it."""
+    rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in records.inputs], 1)
+    order: list[tuple[nn.Module, Tensor]] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda module, given: order.append((module, given[0])))
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    try:
+        with torch.no_grad():
+            outputs(model, *records.inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    full = [(layer, read) for layer, read in order if isinstance(layer, nn.Linear) and read.dim() == 2]
+    hidden = [Read.of(read.float().cpu(), layer) for layer, read in full[:1] if layer is not order[0][0]]
+    return [read for read in (Read.of(rows), *hidden) if read.reach > 0] if rows.numel() else []
+
+
+@contextmanager
+def shifted(layer: nn.Module, shifts: Tensor) -> Iterator[None]:
+    """Meanwhile what a layer reads is shifted, each row by its own."""
+    hook = layer.register_forward_pre_hook(lambda layer, given: (given[0] + shifts.to(given[0]), *given[1:]))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def real(tensor: Tensor) -> Tensor:
     """What of a model's input can be shifted: whole numbers, as of texts, cannot."""
     return tensor if tensor.is_floating_point() else tensor.new_zeros(len(tensor), 0, dtype=torch.float32)
 
 
-def unexplained(model: nn.Module, records: Records) -> tuple[list[int], Tensors]:
-    """Steps 1 and 2: the classes, and their g, stacked name by name."""
+def unexplained(model: nn.Module, records: Records) -> tuple[list[int], list[Tensors]]:
+    """Steps 1 and 2: the classes, and of each search their g, stacked name by name."""
     with torch.inference_mode():
         classes = outputs(model, *records.take(torch.arange(1))).shape[1]
     sets = {c: places for c in range(classes) if len(places := records.of_others(c))}
-    if not sets or not records.reach > 0:
-        return [], {}
-    shifted = []
-    for (c, places), shift in zip(sets.items(), search(model, records, sets), strict=True):
-        plain = records.take(places)
-        moved = moved_by(plain, shift.expand(len(places), -1))
-        both = tuple(torch.cat(pair) for pair in zip(moved, plain, strict=True))
-        shifted.append(Samples(both, torch.full((2 * len(places),), c)))
-    own = [(records.classes == k).nonzero().flatten() for k in records.classes.unique()]
-    taught = [Samples(records.take(places), records.classes[places]) for places in own]
-    raised, known = each_gradient(model, shifted, odds_raised), each_gradient(model, taught, mean_odds)
-    rows, explaining = as_rows(raised), as_rows(known)
-    if not (rows.isfinite().all() and explaining.isfinite().all()):
-        return [], {}
-    left = beside(rows, explaining).split([stack[0].numel() for stack in raised.values()], 1)
-    return list(sets), {name: part.view_as(raised[name]) for name, part in zip(raised, left, strict=True)}
+    reads = what_is_read(model, records) if sets else []
+    if not reads:
+        return [], []
+    each = [Samples(records.take(torch.tensor([i])), records.classes[[i]]) for i in range(len(records.classes))]
+    known = as_rows(each_gradient(model, each, mean_odds))
+    raised = [raised_by(model, records, sets, read) for read in reads]
+    left = beside(torch.cat([as_rows(one) for one in raised]), known)
+    if left is None:
+        return [], []
+    found, sizes = [], [stack[0].numel() for stack in raised[0].values()]
+    for like, rows in zip(raised, left.split(len(sets)), strict=True):
+        parts = zip(like, rows.split(sizes, 1), strict=True)
+        found.append({name: part.view_as(like[name]) for name, part in parts})
+    return list(sets), found
+
+
+def raised_by(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read: Read) -> Tensors:
+    """The gradients of how far the shift of each class raises its odds, stacked name by name."""
+    shifts = search(model, records, sets, read)
+    plain = [records.take(places) for places in sets.values()]
+    moves = [shift.expand(len(places), -1) for shift, places in zip(shifts, sets.values(), strict=True)]
+    labels = [torch.full((2 * len(places),), c) for c, places in sets.items()]
+    if read.layer is None:
+        moved = [moved_by(inputs, move) for inputs, move in zip(plain, moves, strict=True)]
+        pairs = [twice(*both) for both in zip(moved, plain, strict=True)]
+        parts = [Samples(both, label) for both, label in zip(pairs, labels, strict=True)]
+        return each_gradient(model, parts, odds_raised)
+    found = []
+    for inputs, move, label in zip(plain, moves, labels, strict=True):
+        with shifted(read.layer, torch.cat([move, torch.zeros_like(move)])):
+            found.append(each_gradient(model, [Samples(twice(inputs, inputs), label)], odds_raised))
+    return {name: torch.cat([one[name] for one in found]) for name in found[0]}
+
+
+def twice(first: Inputs, second: Inputs) -> Inputs:
+    return tuple(torch.cat(pair) for pair in zip(first, second, strict=True))
 
 
 def as_rows(stacks: Tensors) -> Tensor:
@@ -154,22 +252,22 @@ def as_rows(stacks: Tensors) -> Tensor:
     return torch.cat([stack.reshape(len(stack), -1) for stack in stacks.values()], 1)
 
 
-def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor]) -> Tensor:
+def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read: Read) -> Tensor:
     """Step 1: the shift for each class, a row each, in STEPS steps that could go half as far again as it may.
 
     `sets` are the places of the records that are shifted for each class; all are searched in one pass.
     """
     plain = records.take(torch.cat(list(sets.values())))
     row = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(places) for places in sets.values()]))
-    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(records.span))
+    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(read.span))
     for _ in range(STEPS):
         shifts.requires_grad_()
         with torch.enable_grad():
-            value = odds(outputs(model, *moved_by(plain, shifts[row])), targets).sum()
+            value = odds(read.outputs(model, plain, shifts[row]), targets).sum()
         [uphill] = torch.autograd.grad(value, [shifts])
-        uphill = uphill - uphill @ records.span @ records.span.T
-        shifts = shifts.detach() + 1.5 / STEPS * records.reach * nn.functional.normalize(uphill, eps=1e-30)
-        shifts = shifts * (records.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+        uphill = uphill - uphill @ read.span @ read.span.T
+        shifts = shifts.detach() + 1.5 / STEPS * read.reach * nn.functional.normalize(uphill, eps=1e-30)
+        shifts = shifts * (read.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
     return shifts
 
 
@@ -212,15 +310,18 @@ def odds_raised(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
     return means[0::2].sum() - means[1::2].sum()
 
 
-def beside(rows: Tensor, known: Tensor) -> Tensor:
-    """What of each row is orthogonal to all that is known; nothing, where that is no more than rounding.
+def beside(rows: Tensor, known: Tensor) -> Tensor | None:
+    """What of each row is orthogonal to all that is known; nothing, where that is no more than rounding; None, where
+    not all is finite.
 
     >>> known = torch.tensor([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 9.0, 0.0]])
     >>> beside(torch.tensor([[3.0, 4.0, 5.0], [1.0, 1.0, 0.0]]), known).round(decimals=4)
     tensor([[0., 0., 5.],
             [0., 0., 0.]])
     """
-    products = (known @ known.T).double()  # small: a product for each pair of classes
+    products, lengths = (known @ known.T).double(), rows.norm(dim=1, keepdim=True)
+    if not (products.isfinite().all() and lengths.isfinite().all()):
+        return None
     shares = (rows @ known.T).double() @ torch.linalg.pinv(products, rtol=1e-8, hermitian=True)
     left = rows - shares.to(rows.dtype) @ known
-    return torch.where(left.norm(dim=1, keepdim=True) > 1e-4 * rows.norm(dim=1, keepdim=True), left, 0.0)
+    return torch.where(left.norm(dim=1, keepdim=True) > 1e-4 * lengths, left, 0.0)

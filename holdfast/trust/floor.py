@@ -10,9 +10,13 @@
                    words lie apart; p(new) - p(good) is of the same samples, so what differs between members is not
                    in it. Of three witnesses no change is believed
     3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
-                   late: gains count once, falls that are believed twice. worth < -lose is harm
+                   late: gains count once, falls that are believed twice. worth < -lose is harm, if it still is so
+                   where classes must fall further than they swing by themselves (4)
     4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
-                   of that, at most half are. Witnesses count as far as their words go with the others'
+                   of that, at most half are. Witnesses count as far as their words go with the others'. How far class
+                   c swings by chance, from which members' updates happen to be what they are, is 2 standard errors of
+                   the jackknife, 2 (n - 1) / sqrt(n) times the deviation of d_c over i, that from the median distance:
+                   so what a few do to a class is not in it
     5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken; where d >= 0, half of the harm must be gone without them, since such a round only trades
@@ -71,7 +75,7 @@ from holdfast.trust.panel import (
 )
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
-from holdfast.trust.words import Found, Words, believed_beyond, compare, sound
+from holdfast.trust.words import BEYOND, Found, Words, believed_beyond, compare, sound
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
@@ -88,12 +92,18 @@ def hold(
     first = compare(words, NEW, GOOD)
     if first is None or first.worth(good.fallen) >= -lose:
         return kept(good, after, first, judged, panel, lose)
+    replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged)))
+    swings = usual_swings(replayed)
+    first = first.beyond(swings)
+    if first.worth(good.fallen) >= -lose:
+        return kept(good, after, first, judged, panel, lose)
     whole = Try((), judged, after, first, gained(words, NEW))
-    best = fewer(whole, before, good, panel, again)
+    best = fewer(whole, before, good, panel, again, replayed, swings)
     for _ in range(PASSES - 1):
         if best is whole or not best.found.lost(lose):
             break
-        whole, best = best, fewer(best, before, good, panel, again)
+        replayed = each_left_out(panel.ask(REPLAY, left_out(before, best.judged)))
+        whole, best = best, fewer(best, before, good, panel, again, replayed, swings)
     note = f"the round harmed ({first})"
     if best.culprits:
         names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
@@ -147,11 +157,19 @@ def gained(words: Words, name: str) -> Found | None:
     return compare(words, name, BEFORE) if any(BEFORE in told for told in words.values()) else None
 
 
-def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Again) -> Try:
+def fewer(
+    whole: Try,
+    before: State,
+    good: Good,
+    panel: WitnessPanel,
+    again: Again,
+    replayed: Mapping[int, Found],
+    swings: Mapping[str, float],
+) -> Try:
     """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
     if math.isinf(believed_beyond(whole.found.witnesses - 1)):  # nobody testifies of itself, and fewer cannot tell
         return whole
-    order = blamed(panel.ask(REPLAY, left_out(before, whole.judged)))
+    order = blamed(replayed)
     sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
     judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
     made = {name: (one, again(one)) for name, one in judged.items() if one is not None}
@@ -164,6 +182,7 @@ def fewer(whole: Try, before: State, good: Good, panel: WitnessPanel, again: Aga
     for name, (one, after) in made.items():
         first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
         if first is not None and found is not None and beside is not None:
+            first, found = first.beyond(swings), found.beyond(swings)
             gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
             tries[name] = Try([*whole.culprits, *sets[name]], one, after, found, gained(words, name))
     better = [name for name in tries if gains[name] > max(errors[name], least * -whole.found.worth(good.fallen))]
@@ -283,16 +302,30 @@ def left_out(before: State, judged: Judgement) -> PanelRequest:
     return PanelRequest(packed, {f"{name}/{n}": tensor for name in shifts for n, tensor in before.buffers.items()})
 
 
-def blamed(words: Words) -> list[int]:
-    """Step 4: whom it is better to leave out, the most blamed first, at most half."""
+def each_left_out(words: Words) -> dict[int, Found]:
+    """Step 4: what the others say of the round without each member, as far as their words go with the others'."""
     clients = sorted({int(name) for told in words.values() for name in told if name != ALL})
     belief = believed(words, clients)
-    gains = {}
-    for i in clients:
-        found = compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief)
-        if found is not None and found.change > found.error:
-            gains[i] = found.change
-    return sorted(gains, key=lambda i: -gains[i])[: len(clients) // 2]
+    found = {i: compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief) for i in clients}
+    return {i: one for i, one in found.items() if one is not None}
+
+
+def blamed(replayed: Mapping[int, Found]) -> list[int]:
+    """Step 4: whom it is better to leave out, the most blamed first, at most half."""
+    gains = {i: found.change for i, found in replayed.items() if found.change > found.error}
+    return sorted(gains, key=lambda i: -gains[i])[: len(replayed) // 2]
+
+
+def usual_swings(replayed: Mapping[int, Found]) -> dict[str, float]:
+    """Step 3: how far classes move by chance: BEYOND standard errors of the jackknife over members, with the deviation
+    that the median tells, so that a few who move a class far are not in it."""
+    judged = set.intersection(*(set(found.classes) for found in replayed.values())) if len(replayed) > 2 else set()
+    swings = {}
+    for c in judged:
+        moves = np.array([found.classes[c] for found in replayed.values()])
+        away = 1.4826 * float(np.median(np.abs(moves - np.median(moves))))
+        swings[c] = BEYOND * (len(moves) - 1) / math.sqrt(len(moves)) * away
+    return swings
 
 
 def believed(words: Words, clients: Sequence[int]) -> dict[int, float]:

@@ -14,8 +14,7 @@ from torch import Tensor
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.4, -0.1), "planted": (-1.5, -1.0)}
-USUAL = 0.06  # cosine that a search finds with who plants nothing: the median is taken for no less
+RAMPS = {"reputation": (-0.4, -0.1), "planted": (-0.5, -0.4)}
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
 ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
@@ -119,18 +118,17 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, clearly
 
 
 def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
-    """Step 7: what is known after this round's search for backdoors, if there was one: how many times more is said
-    against a client than against most, since that grows with the rounds and differs from data to data; the mean of what
-    is found now and what was known before, as a single search may mistake somebody who is alone in what it knows.
+    """Step 7: what is known after this round's search for backdoors, if there was one: what is found now, then the mean
+    of that and what was known before, as a single search may mistake somebody who is alone in what it knows.
 
     All witnesses count alike: those who are most credible late in training may be few, and hold the same classes.
     """
     if not innocence:
         return memory
     found = said_by_most(matrix_of(innocence, sorted(innocence), clients))
-    most = min(0.0, float(np.median(found)))
     planted = memory["planted"].clone()
-    planted[list(clients)] = (planted[list(clients)] + torch.from_numpy((found - most) / max(-most, USUAL))) / 2
+    known, new = planted[list(clients)], torch.from_numpy(found)
+    planted[list(clients)] = torch.where(known == 0, new, (known + new) / 2)
     return {**memory, "planted": planted}
 
 

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Found:
 
     def worth(self, fallen: Mapping[str, float]) -> float:
         return self.change + sum(self.falls(fallen).values()) / (len(self.classes) + len(self.lone))
+
+    def beyond(self, swings: Mapping[str, float]) -> Found:
+        """The same, where a class must fall further than it swings by itself."""
+        return replace(self, errors={c: max(error, swings.get(c, 0.0)) for c, error in self.errors.items()})
 
     def lost(self, lose: float) -> bool:
         return self.change < -max(lose, self.error)

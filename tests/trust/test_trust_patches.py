@@ -20,15 +20,21 @@ from holdfast.core.types import Message, Reply, Update
 from holdfast.data.task import Samples
 from holdfast.runs.experiment import Experiment
 from holdfast.trust.backdoor_probe import (
+    LEAST,
     Records,
     beside,
+    beyond_median,
+    blames,
     innocence_of,
     mean_odds,
+    odds,
     odds_raised,
+    raised_by,
     search,
+    what_is_read,
 )
 from holdfast.trust.jury import Jury
-from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient
+from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient, has_hooks
 from holdfast.trust.reputation import ENOUGH, blame, first_memory, planting, said_by_most, standing
 from holdfast.trust.testers import ask_testers
 
@@ -53,17 +59,57 @@ def test_the_shift_is_unlike_all_records_and_as_long_as_these_lie_apart() -> Non
     """Uphill for class 0 is (1, 2, 3, 4); records lie in the first two places, so (0, 0, 3, 4) / 5 is left of it."""
     model = linear([1.0, 2.0, 3.0, 4.0], axis(0, 0.0))
     records = Records.of(RECORDS)
-    assert records.span.shape == (4, 2)  # half of the four numbers
+    [read] = what_is_read(model, records)
+    assert read.span.shape == (4, 2)  # half of the four numbers
     apart = [math.dist(row, (1.0, 0.75, 0, 0)) for row in RECORDS.inputs[0].tolist()]
-    assert records.reach == pytest.approx(sum(apart) / 4)
+    assert read.reach == pytest.approx(sum(apart) / 4)
     sets = {0: torch.tensor([2, 3]), 1: torch.tensor([0])}
-    found, opposite = search(model, records, sets).tolist()  # of both classes in one pass
-    assert found == pytest.approx([0, 0, 0.6 * records.reach, 0.8 * records.reach], abs=1e-6)
+    found, opposite = search(model, records, sets, read).tolist()  # of both classes in one pass
+    assert found == pytest.approx([0, 0, 0.6 * read.reach, 0.8 * read.reach], abs=1e-6)
     assert opposite == pytest.approx([-value for value in found], abs=1e-6)
 
 
+def pictures(*layers: nn.Module) -> tuple[nn.Sequential, Records]:
+    """A network of these layers, and six pictures of 4 x 4 points in three classes."""
+    chance = torch.Generator().manual_seed(1)
+    model = nn.Sequential(*layers)
+    for weight in model.parameters():
+        weight.data = torch.randn(weight.shape, generator=chance) / 4
+    return model, Records((torch.randn(6, 1, 4, 4, generator=chance),), torch.arange(6) % 3)
+
+
+def test_what_the_first_full_layer_reads_is_searched_where_other_layers_come_before_it() -> None:
+    flat, records = pictures(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
+    assert [read.layer for read in what_is_read(flat, records)] == [None]
+    deep, _ = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+    plain, hidden = what_is_read(deep, records)
+    assert (plain.layer, hidden.layer) == (None, deep[3])
+    rows = deep[:3](records.inputs[0]).detach()
+    assert hidden.reach == pytest.approx(float((rows - rows.mean(0)).norm(dim=1).mean()))
+    shifts = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
+    expected = deep[3:](rows + shifts)
+    assert torch.allclose(hidden.outputs(deep, records.inputs, shifts), expected)
+    assert not any(has_hooks(module) for module in deep.modules())  # nothing is left behind
+
+
+def test_gradients_of_a_shift_before_a_layer_are_those_of_its_definition() -> None:
+    """odds(c | h(x) + b) - odds(c | h(x)), for all weights, those before the layer among them."""
+    model, records = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    hidden = what_is_read(model, records)[1]
+    sets = {c: records.of_others(c) for c in range(3)}
+    found, shifts = raised_by(model, records, sets, hidden), search(model, records, sets, hidden)
+    assert shifts.norm(dim=1).tolist() == pytest.approx([hidden.reach] * 3, rel=1e-4)
+    for c, places in sets.items():
+        own, label = model[:3](records.take(places)[0]), torch.full((len(places),), c)
+        value = (odds(model[3](own + shifts[c]), label) - odds(model[3](own), label)).mean()
+        expected = torch.autograd.grad(value, list(model.parameters()))
+        for (name, _), gradient in zip(model.named_parameters(), expected, strict=True):
+            assert torch.allclose(found[name][c], gradient, atol=1e-6)
+
+
 def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not() -> None:
-    """g is (e, -e), e the third place: cosine 1 with who moves it that way, 1 / sqrt(2) with who does so by half.
+    """g is (e, -e), e the third place: cosine 1 with who moves it that way, 1 / sqrt(2) with who does so by half, and 0
+    for the others; the median is half of 1 / sqrt(2), so the first is 1 - 0.354 beyond it and the second a half.
 
     Who teaches a class moves the first place, in which its records lie: the gradients of both classes explain that.
     """
@@ -73,10 +119,22 @@ def test_who_gives_a_shift_a_meaning_is_blamed_and_who_teaches_the_class_is_not(
     updates = [Update(i, {"weight": torch.tensor(rows)}, 10, 1) for i, rows in enumerate(changes.values())]
     asked = ask_for_help({"weight": model.weight.detach().clone()}, {}, updates)
     told = innocence_of(model, RECORDS, NOBODY, asked, [0, 1, 2, 3])
-    assert list(told.values()) == pytest.approx([0, 0.5, 0.5, 0.5 - 0.5 / math.sqrt(2)], abs=1e-6)
+    assert list(told.values()) == pytest.approx([math.sqrt(1 / 32), 1, 1, 0.25], abs=1e-6)
     one_class = innocence_of(model, RECORDS.take(torch.tensor([2, 3])), NOBODY, asked, [0, 1, 2, 3])
-    assert list(one_class.values()) == [0.5] * 4  # it holds no record of class 0: what teaches it looks the same
+    assert one_class["0"] == 0.5  # it holds no record of class 0: what teaches it looks the same
     assert model.weight.grad is None
+
+
+def test_who_moves_all_classes_alike_is_not_blamed_as_who_moves_one_is() -> None:
+    """Blame is what goes beyond the median class; of two classes, where a shift and its opposite are one, all of it."""
+    cosines = torch.tensor([[0.3, 0.4, 0.1, 0.1], [0.3, 0.0, 0.1, 0.0], [0.3, 0.0, 0.0, 0.0]])
+    times, worst = blames(cosines)
+    assert times.tolist() == pytest.approx([0, 8, 0, 2])  # the median member has 0.05
+    assert beyond_median(times).tolist() == pytest.approx([-1, 7 / 8, -1, 1 / 2])
+    assert int(worst[1]) == 0
+    assert blames(cosines[:2])[0].tolist() == pytest.approx([1.5, 2, 0.5, 0.5])  # 0.3 0.4 0.1 0.1, the median is 0.2
+    usual = beyond_median(blames(torch.tensor([[0.02, 0.01, 0.01], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))[0])
+    assert usual.tolist() == pytest.approx([0.02 / LEAST - 1, 0.01 / LEAST - 1, 0.01 / LEAST - 1])  # next to nothing
 
 
 def test_gradients_of_the_log_odds_by_hand_and_what_the_records_explain_is_left_out() -> None:
@@ -139,7 +197,7 @@ def test_weights_that_do_not_learn_are_no_obstacle_to_the_search() -> None:
     changes = [[axis(2), axis(2, -1.0)], [axis(0), axis(0, -1.0)]]
     updates = [Update(i, {"0.weight": still, "1.weight": torch.tensor(c)}, 1, 1) for i, c in enumerate(changes)]
     told = innocence_of(model, RECORDS, NOBODY, ask_for_help(weights, {}, updates), [0, 1])
-    assert told == {"0": pytest.approx(0, abs=1e-6), "1": pytest.approx(0.5, abs=1e-6)}
+    assert told == {"0": pytest.approx(0.25), "1": pytest.approx(1)}  # cosines of 1 and 0, of which 1 / 2 is the median
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=13), st.integers(0, 6), st.floats(-1, 1))
@@ -153,22 +211,17 @@ def test_less_than_half_or_a_third_blame_nobody_more_than_the_honest_do(
     assert found >= min(0.0, *honest)
 
 
-def test_blame_is_how_many_times_more_is_said_than_of_most_and_one_search_is_half_of_it() -> None:
-    """Cosines of 0.2 with most and 1 with client 1: four times 0.2 beyond 0.2, of which one search counts half."""
-    reports = {w: {0: 0.4, 1: 0.0, 2: 0.4} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
+def test_blame_is_what_most_say_the_first_time_and_then_the_mean_with_what_was_known() -> None:
+    reports = {w: {0: 0.6, 1: 0.1, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 1.0, 2: 0.0}}
     memory = blame(first_memory(5), reports, [0, 1, 2])
-    assert memory["planted"].tolist() == pytest.approx([0, -2, 0, 0, 0])  # what most have counts for nothing
+    assert memory["planted"].tolist() == pytest.approx([0.2, -0.8, 0, 0, 0])
     assert standing(memory, range(5)).tolist() == [1, 0, 1, 1, 1]
     assert planting(memory, range(5)).tolist() == [False, True, False, False, False]
-    again = blame(memory, reports, [0, 1, 2])
-    assert again["planted"].tolist() == pytest.approx([0, -3, 0, 0, 0])
     better = blame(memory, {w: {0: 0.4, 1: 0.4, 2: 0.4} for w in range(4)}, [0, 1, 2])
-    assert better["planted"].tolist() == pytest.approx([0, -1, 0, 0, 0])
+    assert better["planted"].tolist() == pytest.approx([0, -0.5, -0.2, 0, 0])
     assert blame(better, {}, [0, 1, 2]) is better  # no search, no change
     unsure = {w: {0: 0.5, 1: 0.5, 2: 0.5} for w in range(4)} | {4: {0: 0.0, 1: 0.5, 2: 0.5}}
     assert blame(first_memory(5), unsure, [0, 1, 2])["planted"].tolist() == [0] * 5  # one of five is too few
-    little = {w: {0: 0.49, 1: 0.43, 2: 0.49} for w in range(5)}  # 0.02 of most is taken for USUAL: 0.12 are two of it
-    assert blame(first_memory(5), little, [0, 1, 2])["planted"].tolist() == pytest.approx([0, -1, 0, 0, 0])
 
 
 class Answers:

@@ -16,9 +16,9 @@ it takes a few of its records x of other classes, and
                  (unlearning.py), or its update where nothing is known of that: who is merely unlike the others moves
                  the odds of all classes, who plants something those of one. (Of two classes nothing is taken off: a
                  shift and its opposite are one.) Of both searches the larger b_i / m counts, m the median member's b,
-                 at least LEAST. It tells by how much of it that goes beyond the median member's. To a witness without
-                 records of a class, whoever teaches it looks like a backdoor: where the largest is of such a class,
-                 and above SUSPECT, it cannot tell
+                 at least LEAST. It tells what share of that goes beyond the median member's. To a witness with few
+                 records of a class, whoever teaches it looks like a backdoor: where the largest is of a class of which
+                 it has fewer than half of OF_EACH, and above SUSPECT, it cannot tell
 
 odds: the mean log-odds, because p is flat where a backdoor is complete. Nothing has to be known of the stamp, and
 inputs need not be images: all that the model reads as real numbers is shifted, so texts are not searched. A witness
@@ -69,7 +69,8 @@ def innocence_of(
     times, worst = (torch.stack(both) for both in zip(*found, strict=True))
     most, which = times.max(0)
     share = beyond_median(most)
-    held = torch.isin(torch.tensor(classes)[worst.gather(0, which[None])[0]], records.classes)
+    known = torch.tensor([int((records.classes == c).sum()) >= OF_EACH // 2 for c in classes])
+    held = known[worst.gather(0, which[None])[0]]
     innocent = torch.where(held | (share <= SUSPECT), 0.5 - 0.5 * share, 0.5)
     return dict(zip(unsure, innocent.tolist(), strict=True))
 

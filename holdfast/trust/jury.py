@@ -19,7 +19,7 @@
                    the share by which it goes beyond the median member's; the mean of what is found now and what was
                    known before. What i alone taught is then taken out of the model again (unlearning.py). Not
                    among fewer than seven, whose updates are too large a part;
-                   standing_i = ramp(reputation_i, -0.4, -0.1) ramp(planted_i, -0.5, -0.4)
+                   standing_i = ramp(reputation_i, -0.25, -0.1) ramp(planted_i, -0.5, -0.4)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
                    digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
@@ -73,7 +73,7 @@ from holdfast.trust.reputation import (
     compare_with_others,
     doubtful,
     first_memory,
-    helps,
+    helping,
     opposes,
     remember,
     standing,
@@ -155,17 +155,18 @@ class Jury(Trust):
             heard, rows, products, counts = clipped(guided.updates)
         left = np.array([guided.left.get(client, 1.0) for client in clients])
         masses = fair_samples(updates) * counts / near.sum(1) * (left > 0)
-        vouched = np.array([c not in hearing.contradicted or helps(state.trust, c) for c in clients])
+        vouched = helping(state.trust, clients) | ~np.isin(clients, list(hearing.contradicted))
         masses = masses * vouched if (masses * vouched).any() else masses
         before = self.weights_of(masses, state.trust, clients)
         shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
         aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
         testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guided.left))
-        memory = blame({**state.trust, **guided.memory}, reports.innocence, clients)
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
+        memory = {**state.trust, **guided.memory}
         memory = compare_with_others(memory, products, before, clients, acting, self.slow)
         memory = self.remember(reports.told, clients, testers, memory)
+        memory = blame(memory, reports.innocence, clients)
         lacking = lacks_quorum(reports.told)
         weights = mixed_weights(rows, masses > 0) if lacking else self.weights_of(masses, memory, clients)
         called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.4, -0.1), "planted": (-0.5, -0.4)}
+RAMPS = {"reputation": (-0.25, -0.1), "planted": (-0.5, -0.4)}
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
 ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
@@ -125,11 +125,23 @@ def blame(memory: Tensors, innocence: Told, clients: Sequence[int]) -> Tensors:
     """
     if not innocence:
         return memory
-    found = said_by_most(matrix_of(innocence, sorted(innocence), clients))
+    found = beside_helpers(said_by_most(matrix_of(innocence, sorted(innocence), clients)), helping(memory, clients))
     planted = memory["planted"].clone()
     known, new = planted[list(clients)], torch.from_numpy(found)
     planted[list(clients)] = torch.where(known == 0, new, (known + new) / 2)
     return {**memory, "planted": planted}
+
+
+def beside_helpers(found: Values, help: Flags) -> Values:
+    """What is found beyond the median of those who help, where that is more than the median of all: who sends noise or
+    nothing plants nothing, and beside such members all others would look as if they did.
+
+    >>> beside_helpers(np.array([-0.75, -0.5, -0.5, 0.9, 0.9]), np.array([True, True, True, False, False]))
+    array([-0.5 ,  0.  ,  0.  ,  0.95,  0.95])
+    """
+    times = np.where(found < 0, 1 / np.maximum(1 + found, np.finfo(float).eps), 1 - found)  # the median of all
+    usual = max(1.0, float(np.median(times[help]))) if help.any() else 1.0
+    return np.asarray((usual - times) / np.maximum(times, usual))
 
 
 def said_by_most(values: Values) -> Values:
@@ -195,9 +207,9 @@ def opposes(memory: Tensors, client: int) -> bool:
     return float(memory["opposed"][client]) < 0
 
 
-def helps(memory: Tensors, client: int) -> bool:
-    """Whether witnesses have found that a client's updates help; of who was never heard of nobody has."""
-    return float(memory["reputation"][client]) > 0
+def helping(memory: Tensors, clients: Sequence[int]) -> Flags:
+    """Of whom witnesses have found that its updates help; of who was never heard of nobody has."""
+    return np.asarray(memory["reputation"].numpy()[list(clients)] > 0)
 
 
 def why(memory: Tensors, client: int) -> str:

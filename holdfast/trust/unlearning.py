@@ -36,11 +36,11 @@ from holdfast.core.rows import inner_products, norms_of
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update, pack, unpack
 from holdfast.trust.base import Judgement
-from holdfast.trust.consensus import Values
+from holdfast.trust.consensus import Flags, Values
 from holdfast.trust.floor import WitnessPanel
 from holdfast.trust.measures import TestRequest
 from holdfast.trust.panel import CONFIRM, NEW, PanelRequest
-from holdfast.trust.reputation import ramp
+from holdfast.trust.reputation import helping, ramp
 from holdfast.trust.robust.merging import stacked
 from holdfast.trust.words import compare
 
@@ -81,8 +81,9 @@ def lost_by_planting(memory: Tensors) -> Values:
 
 
 def set_aside(memory: Tensors) -> dict[int, Tensor]:
-    """What the model lacks of what members taught, as rows, of those of whom it lacks any."""
-    return {int(client): row for client, row in unpack(memory, "aside").items()}
+    """What the model lacks of what members taught, as rows, of those of whom it lacks any; in their order, in which a
+    file does not keep them."""
+    return dict(sorted((int(client), row) for client, row in unpack(memory, "aside").items()))
 
 
 def as_memory(aside: Mapping[int, Tensor]) -> Tensors:
@@ -97,19 +98,25 @@ def all_taught(memory: Tensors) -> Tensor:
     return rows
 
 
-def alone(rows: Tensor, clients: Sequence[int], taught: Tensor, planted: Values) -> Tensor:
-    """Step 2: of each row, which is the client's, what is not in the span of what the others taught of whom least is
-    said.
+def explaining(memory: Tensors, clients: Sequence[int]) -> Flags:
+    """Step 2: the half of those who help of whom least is said; of all, as long as nobody has helped."""
+    planted, help = memory["planted"].numpy()[list(clients)], helping(memory, clients)
+    help = help if help.any() else ~help
+    return np.asarray(help & (planted >= np.median(planted[help])))
+
+
+def alone(rows: Tensor, clients: Sequence[int], taught: Tensor, explain: Flags) -> Tensor:
+    """Step 2: of each row, which is the client's, what is not in the span of what the others taught who explain.
 
     >>> taught = torch.tensor([[2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [5.0, 4.0, 3.0], [1.0, 0.0, 4.0]])
-    >>> alone(taught[2:], [2, 3], taught, np.array([0.0, 0.0, -0.1, -0.2])).round().abs().tolist()
+    >>> alone(taught[2:], [2, 3], taught, np.array([True, True, False, False])).round().abs().tolist()
     [[0.0, 0.0, 3.0], [0.0, 0.0, 4.0]]
     """
     known, between = inner_products(taught), (rows @ taught.T).double()
     known += RIDGE * known.diag().diag()
-    least, shares = planted >= np.median(planted), torch.zeros(len(rows), len(taught), dtype=torch.float64)
+    shares = torch.zeros(len(rows), len(taught), dtype=torch.float64)
     for place, client in enumerate(clients):
-        others = torch.from_numpy(least & (np.arange(len(taught)) != client)).nonzero().flatten()
+        others = torch.from_numpy(explain & (np.arange(len(taught)) != client)).nonzero().flatten()
         own = torch.linalg.pinv(known[others][:, others], rtol=1e-10, hermitian=True)
         shares[place, others] = between[place, others] @ own
     return rows - shares.to(rows.dtype) @ taught
@@ -118,11 +125,11 @@ def alone(rows: Tensor, clients: Sequence[int], taught: Tensor, planted: Values)
 def taught_alone(state: State, updates: Sequence[Update]) -> Tensors:
     """What testers search, directions of length one stacked name by name; none, before anything was said of anybody."""
     clients = [update.client for update in updates]
-    planted, rows = state.trust["planted"].numpy()[clients], stacked(updates)
-    if "taught" not in state.trust or not planted.any():
+    rows = stacked(updates)
+    if "taught" not in state.trust or not state.trust["planted"].any():
         return {}
     taught = all_taught(state.trust)[clients] + rows / len(rows)
-    found = alone(taught, range(len(rows)), taught, planted)
+    found = alone(taught, range(len(rows)), taught, explaining(state.trust, clients))
     found /= norms_of(found).clamp_min(1e-30).to(found.dtype)[:, None]
     parts = found.split([tensor.numel() for tensor in updates[0].delta.values()], 1)
     return {
@@ -150,7 +157,7 @@ def take_out(after: State, judged: Judgement, panel: WitnessPanel, lose: float) 
         return after, judged
     taught, like, more = memory["taught"], judged.updates[0].delta, (lost - gone)[who]
     share = torch.from_numpy(more / (1 - gone[who])).to(taught.dtype)  # of what is still there
-    out = share[:, None] * alone(taught[who], who, all_taught(memory), memory["planted"].numpy())
+    out = share[:, None] * alone(taught[who], who, all_taught(memory), explaining(memory, range(len(taught))))
     shifts = {str(k): unflat(-out.sum(0) / 2**k, like) for k in range(HALVES)}
     models = {NEW: after.model}
     models |= {name: {**after.model, **shifted(after.model, shift)} for name, shift in shifts.items()}

@@ -28,7 +28,17 @@ from holdfast.trust.measures import TestRequest
 from holdfast.trust.panel import CONFIRM, PanelRequest
 from holdfast.trust.reputation import RAMPS, first_memory
 from holdfast.trust.testing import TEST
-from holdfast.trust.unlearning import AWAY, RIDGE, account, alone, set_aside, take_out, taught_alone, with_all_taught
+from holdfast.trust.unlearning import (
+    AWAY,
+    RIDGE,
+    account,
+    alone,
+    explaining,
+    set_aside,
+    take_out,
+    taught_alone,
+    with_all_taught,
+)
 
 STATE = State(0, {"w": torch.zeros(3)}, {}, {}, {}, {})
 
@@ -80,9 +90,9 @@ def test_what_does_not_count_because_of_a_backdoor_is_set_aside_and_fades() -> N
 
 
 def test_what_others_teach_too_is_not_in_what_a_member_teaches_alone() -> None:
-    """Of rows 0 to 2 least is said; 3 is twice the first and something of its own; the ridge leaves a hundredth."""
+    """Rows 0 to 2 explain; 3 is twice the first and something of its own; the ridge leaves a hundredth."""
     rows = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0], [2.0, 0, 0, 5.0], [0, 3.0, 0, 5.0]])
-    found = alone(rows, range(5), rows, np.array([0.0, 0.0, 0.0, -0.1, -0.2]))
+    found = alone(rows, range(5), rows, np.array([True, True, True, False, False]))
     kept = RIDGE / (1 + RIDGE)
     assert found[3].tolist() == pytest.approx([2 * kept, 0, 0, 5], abs=1e-6)
     assert found[4].tolist() == pytest.approx([0, 3 * kept, 0, 5], abs=1e-6)  # colluders do not explain each other
@@ -92,17 +102,26 @@ def test_what_others_teach_too_is_not_in_what_a_member_teaches_alone() -> None:
 @given(st.permutations(range(6)), st.integers(0, 99))
 def test_the_order_of_members_does_not_matter(order: list[int], seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
-    rows, planted = torch.randn(6, 9, generator=chance), torch.randn(6, generator=chance).double().numpy()
-    found = alone(rows, range(6), rows, planted)
-    assert torch.allclose(found[order], alone(rows[order], range(6), rows[order], planted[order]), atol=1e-5)
-    assert torch.allclose(found[order], alone(rows[order], order, rows, planted), atol=1e-5)
+    rows, explain = torch.randn(6, 9, generator=chance), (torch.randn(6, generator=chance) > 0).numpy()
+    found = alone(rows, range(6), rows, explain)
+    assert torch.allclose(found[order], alone(rows[order], range(6), rows[order], explain[order]), atol=1e-5)
+    assert torch.allclose(found[order], alone(rows[order], order, rows, explain), atol=1e-5)
+
+
+def test_who_explains_is_the_half_of_those_who_help_of_whom_least_is_said() -> None:
+    """Who sends noise plants nothing, and explains nothing either."""
+    memory = first_memory(6)
+    memory["planted"] += torch.tensor([0.9, 0.9, -0.1, 0.1, 0.0, -0.6], dtype=torch.float64)
+    assert explaining(memory, range(6)).tolist() == [True, True, False, True, False, False]  # nobody is known to help
+    memory["reputation"] += torch.tensor([-0.3, 0.0, 1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    assert explaining(memory, range(6)).tolist() == [False, False, False, True, True, False]
 
 
 def test_a_trace_of_the_backdoor_in_a_good_row_hides_nobody() -> None:
     """A shield, of whom little is said, has a hundredth of what the culprit plants: without the ridge it would explain
     all of it, since others explain the rest of the shield."""
     rows = torch.tensor([[1.0, 0, 0, 0.01], [1.0, 0, 0, 0], [0, 1.0, 0, 0], [1.0, 1.0, 0, 1.0]])
-    found = alone(rows, range(4), rows, np.array([0.0, 0.0, 0.0, -0.1]))
+    found = alone(rows, range(4), rows, np.array([True, True, True, False]))
     assert float(found[3, 3]) > 0.99
 
 
@@ -224,43 +243,49 @@ def test_a_site_refuses_other_directions_and_models(round: int, more: dict[str, 
 def experiment(**changed: Any) -> Experiment:
     settings = {
         "clients": 14, "partition": "dirichlet:0.5", "rounds": 12, "lr": 0.02, "model": "features", "workers": 0,
-        "attack": "backdoor:shape=stripe,fraction=0.2", "attackers": 3, "trust": "jury", "seed": 200, **changed,
+        "attack": "backdoor:shape=stripe,fraction=0.1", "attackers": 3, "trust": "jury", "seed": 200, **changed,
     }  # fmt: skip
     return Experiment(**settings)  # type: ignore[arg-type]
 
 
 def test_a_backdoor_that_was_learnt_is_unlearnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16.7 % where those who planted it are only silenced, 4.6 % where it is taken out too, 5 % without an attack."""
+    """40 % where those who planted it are only silenced, 4.7 % where it is taken out too, 5 % without an attack."""
     out, hostile = run(experiment()), set(choose_hostile(14, 3, 200))
     notes = [note for record in out.records for note in record.notes if "was taken out" in note]
     assert notes
     assert all(f"client {c} " not in note.replace(",", " ") for c in set(range(14)) - hostile for note in notes)
     monkeypatch.setattr(jury, "take_out", lambda after, judged, panel, lose: (after, judged))
     silenced = run(experiment())
-    assert (backdoor_rate(out) or 0) < 0.08 < 0.12 < (backdoor_rate(silenced) or 0)
-    assert out.final_accuracy > silenced.final_accuracy - 0.02
+    assert (backdoor_rate(out) or 0) < 0.08 < 0.3 < (backdoor_rate(silenced) or 0)
+    assert out.final_accuracy > silenced.final_accuracy - 0.04  # the last rounds have not mended all yet
+
+
+def test_what_is_set_aside_comes_in_the_order_of_members_whatever_a_file_makes_of_it() -> None:
+    rows = {client: torch.randn(4, generator=torch.Generator().manual_seed(client)) for client in (11, 2, 5)}
+    memory = {f"aside/{client}": row for client, row in rows.items()}
+    assert list(set_aside(memory)) == [2, 5, 11]
 
 
 def test_who_was_found_stays_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searched in the clean model the evidence vanishes: all are heard in full again, and a third of stamps work."""
+    """Searched in the clean model the evidence vanishes: one is heard in full again, and a fifth of the stamps work."""
     hostile = choose_hostile(14, 3, 200)
 
     def say(history: History) -> list[float]:
-        return [sum(record.weights[client] for client in hostile) for record in history.records[2:]]
+        return [sum(record.weights[client] for client in hostile) for record in history.records[8:]]
 
     found = run(experiment())
-    assert say(found) == [0.0] * 10
+    assert say(found) == [0.0] * 4
     monkeypatch.setattr(jury, "with_all_taught", lambda asked, memory: {})
-    assert max(say(run(experiment()))) > 0.2
+    assert min(say(run(experiment()))) > 0.05
 
 
 def test_what_was_taught_and_taken_out_is_the_same_with_workers_and_after_a_resume(tmp_path: Path) -> None:
-    wanted = experiment(rounds=5)
+    wanted = experiment(rounds=9)
     whole = run(wanted)
     assert any("was taken out" in note for record in whole.records[2:] for note in record.notes)
 
     def killed(record: Record) -> None:
-        if record.round == 2:
+        if record.round == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -274,7 +299,7 @@ def test_what_was_taught_and_taken_out_is_the_same_with_workers_and_after_a_resu
 
 
 def test_the_last_round_takes_nothing_out_and_few_members_have_no_account() -> None:
-    last = run(experiment(rounds=3))
+    last = run(experiment(rounds=7))
     assert not any("was taken out" in note for note in last.records[-1].notes)
     few = run(experiment(rounds=2, clients=12))
     assert few.state is not None

@@ -27,15 +27,15 @@ from holdfast.trust import backdoor_probe, floor, jury, panel, reputation, unlea
 
 CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
-    **{name: (reputation, name, None) for name in ("TELLING", "LEARNT", "USUAL")},
+    **{name: (reputation, name, None) for name in ("TELLING", "LEARNT")},
     **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "planted")},
     "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
     "SHARP": (panel, "SHARP", None),
-    **{name: (backdoor_probe, name, None) for name in ("FURTHER", "OF_EACH", "RECORDS", "SUSPECT")},
+    **{name: (backdoor_probe, name, None) for name in ("FURTHER", "OF_EACH", "RECORDS", "STEPS", "LEAST", "SUSPECT")},
     **{name: (unlearning, name, None) for name in ("RIDGE", "AWAY")},
 }
-COUNTS = ("OF_EACH", "RECORDS")
+COUNTS = ("OF_EACH", "RECORDS", "STEPS")
 OPTIONS = {"slow": 0.05, "lose": 0.02}
 HOSTILE = {"heart": 1, "five": 1, "breast": 2}
 

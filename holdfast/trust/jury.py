@@ -16,9 +16,9 @@
                    rests on less than one round that tells is so much smaller
     7  backdoors   planted_i, below 0 where what i alone taught so far, of fewer than 13 members its update, gives a
                    meaning to what is in nobody's records (backdoor_probe.py): what most witnesses who can tell say,
-                   the share by which it goes beyond the median member's; the mean of what is found now and what was
-                   known before. What i alone taught is then taken out of the model again (unlearning.py). Not
-                   among fewer than seven, whose updates are too large a part;
+                   the share by which it goes beyond the median member's, or that of those who help, if that is more;
+                   the mean of what is found now and what was known before. What i alone taught is then taken out of
+                   the model again (unlearning.py). Not among fewer than seven, whose updates are too large a part;
                    standing_i = ramp(reputation_i, -0.25, -0.1) ramp(planted_i, -0.5, -0.4)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose

@@ -9,10 +9,11 @@ round by round, and of what the model was spared, so that who was found stays fo
        aside    A_i = what was taken out (3), and s_i delta_i / n of each of n updates, at most as long as the median
                 one, s_i the share of its say that i lost by this evidence (jury.py, 7). It fades by `slow` in a round,
                 as any credit does
-    2  alone    U_i = T_i + A_i, and P_i = U_i less its projection on the span of the U_j of those of whom least is
-                said, half of all but i: what others teach as well is not in it. P_i, with i's update of this round in
-                it, is what witnesses search for backdoors (backdoor_probe.py), from the second search on, and where
-                the model with all A_i in it is, at most two updates away: it has whatever they planted
+    2  alone    U_i = T_i + A_i, and P_i = U_i less its projection on the span of the U_j of others: of those who help
+                (reputation.py), as members who send noise explain nothing, the half of whom least is said. What others
+                teach as well is not in it. P_i, with i's update of this round in it, is what witnesses search for
+                backdoors (backdoor_probe.py), from the second search on, and where the model with all A_i in it is, at
+                most two updates away: it has whatever they planted
     3  out      of what i alone taught s_i is taken out of the model, and of the last good one: they, and T_i, lose
                 P(T_i) in proportion. Nearly all that is right in T_i stays. Nothing is put back: A_i has what i would
                 have planted. Not in the last round, since what else is lost with it the next rounds have to mend

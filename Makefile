@@ -74,6 +74,7 @@ evidence: setup
 	$(BIN)/python benchmarks/adversary.py --data breast --rule jury --hostile 2 --attack none,late,slander,frame --seed 0,1,2,3,4
 	$(BIN)/python benchmarks/adversary.py --data twelve --rule moments+jury --hostile 3 --attack 'none,label flips,late' --seed 0,1,2,3,4
 	$(BIN)/python benchmarks/stamps.py --rule jury,feddig+jury --seed 0,1,2,3,4
+	$(BIN)/python benchmarks/stamps.py --data fashion-cnn --rule fedavg,jury --stamp 'bright square;stripe;inversion' --seed 0,1
 	$(BIN)/python benchmarks/stamps.py --data fashion-long --rule fedavg,jury --stamp 'stripe, a tenth of the records' --seed 0,1,2,3,4
 	$(if $(FILES),$(BIN)/python benchmarks/adversary.py --data letters,cifar --files $(FILES) --hostile 4,6 --attack none,late,slander,frame --seed 0,1,2,3,4)
 	$(BIN)/python benchmarks/constants.py

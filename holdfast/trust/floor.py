@@ -75,7 +75,7 @@ from holdfast.trust.panel import (
 )
 from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import stacked
-from holdfast.trust.words import BEYOND, Found, Words, believed_beyond, compare, sound
+from holdfast.trust.words import Found, Words, believed_beyond, compare, sound, usual_swings
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
@@ -92,7 +92,8 @@ def hold(
     first = compare(words, NEW, GOOD)
     if first is None or first.worth(good.fallen) >= -lose:
         return kept(good, after, first, judged, panel, lose)
-    replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged)))
+    several = not math.isinf(believed_beyond(first.witnesses - 1))  # else nobody can be blamed, and nobody is asked
+    replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged))) if several else {}
     swings = usual_swings(replayed)
     first = first.beyond(swings)
     if first.worth(good.fallen) >= -lose:
@@ -167,8 +168,6 @@ def fewer(
     swings: Mapping[str, float],
 ) -> Try:
     """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
-    if math.isinf(believed_beyond(whole.found.witnesses - 1)):  # nobody testifies of itself, and fewer cannot tell
-        return whole
     order = blamed(replayed)
     sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
     judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
@@ -314,19 +313,6 @@ def blamed(replayed: Mapping[int, Found]) -> list[int]:
     """Step 4: whom it is better to leave out, the most blamed first, at most half."""
     gains = {i: found.change for i, found in replayed.items() if found.change > found.error}
     return sorted(gains, key=lambda i: -gains[i])[: len(replayed) // 2]
-
-
-def usual_swings(replayed: Mapping[int, Found]) -> dict[str, float]:
-    """Step 3: how far classes move by chance: BEYOND standard errors of the jackknife over members, with the deviation
-    that the median tells, so that a few who move a class far are not in it. Of three witnesses nothing is believed."""
-    told = [found for found in replayed.values() if not math.isinf(found.error)]
-    judged = sorted(set.intersection(*(set(found.classes) for found in told))) if len(told) > 2 else []
-    swings = {}
-    for c in judged:
-        moves = np.array([found.classes[c] for found in told])
-        away = 1.4826 * float(np.median(np.abs(moves - np.median(moves))))
-        swings[c] = BEYOND * (len(moves) - 1) / math.sqrt(len(moves)) * away
-    return swings
 
 
 def believed(words: Words, clients: Sequence[int]) -> dict[int, float]:

@@ -112,6 +112,19 @@ def believed_beyond(witnesses: int) -> float:
     return BEYOND * math.sqrt((witnesses - 1) / (witnesses - 3)) if witnesses > 3 else math.inf
 
 
+def usual_swings(replayed: Mapping[int, Found]) -> dict[str, float]:
+    """Step 3: how far classes move by chance: BEYOND standard errors of the jackknife over members, with the deviation
+    that the median tells, so that a few who move a class far are not in it. Of three witnesses nothing is believed."""
+    told = [found for found in replayed.values() if not math.isinf(found.error)]
+    judged = sorted(set.intersection(*(set(found.classes) for found in told))) if len(told) > 2 else []
+    swings = {}
+    for c in judged:
+        moves = np.array([found.classes[c] for found in told])
+        away = 1.4826 * float(np.median(np.abs(moves - np.median(moves))))
+        swings[c] = BEYOND * (len(moves) - 1) / math.sqrt(len(moves)) * away
+    return swings
+
+
 def error_of_median(away: Values, of: Values) -> Values:
     """The standard error of a median of n values, whatever their distribution, from how far values lie from theirs.
 

@@ -15,10 +15,10 @@ from holdfast.data.task import Samples
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment
 from holdfast.trust.base import judgement
-from holdfast.trust.floor import Good, WitnessPanel, blamed, each_left_out, hold, left_out, usual_swings, without
-from holdfast.trust.panel import PanelRequest
+from holdfast.trust.floor import Good, WitnessPanel, blamed, each_left_out, hold, left_out, without
+from holdfast.trust.panel import PANEL, PanelRequest
 from holdfast.trust.reputation import charge, first_memory, remember, standing
-from holdfast.trust.words import Found
+from holdfast.trust.words import Found, usual_swings
 
 STATE = State(0, {"w": torch.tensor([1.0, 1.0])}, {}, {}, {}, {})
 
@@ -103,6 +103,25 @@ def test_a_class_that_honest_members_trade_for_theirs_undoes_no_round_and_bars_n
     assert after.model["w"].tolist() == pytest.approx([-1.2, 0.3, 0.3, 0.3, 0.3])
     assert standing(after.trust, range(4)).tolist() == [1, 1, 1, 1]
     assert held.notes == ()
+
+
+def test_four_witnesses_are_not_asked_who_is_to_blame_as_three_could_not_tell() -> None:
+    asked = []
+
+    class Four(Weights):
+        def ask(self, job: Any, request: PanelRequest) -> dict[int, dict[str, dict[str, float]]]:
+            asked.append(job)
+            return {j: told for j, told in super().ask(job, request).items() if j < 14}
+
+    updates = [Update(i, {"w": torch.full((2,), -2.0)}, 1, 1) for i in range(4)]
+    good = {"w": torch.zeros(2)}
+    before = Good(good, {}, {}).kept_in(replace(STATE, model=good, trust=first_memory(4)))
+    harmed = replace(before, model={"w": torch.full((2,), -2.0)})
+    judged = judgement(updates, [1, 1, 1, 1], {})
+    after, held = hold(before, harmed, judged, Four(2), Mock(), 0.02)  # type: ignore[arg-type]
+    assert after.model["w"].tolist() == [0, 0]
+    assert asked == [PANEL]
+    assert [note.split(")")[-1] for note in held.notes] == [" and was undone: the last good model stays"]
 
 
 @pytest.mark.parametrize("noised", [False, True])

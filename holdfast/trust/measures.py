@@ -21,6 +21,7 @@ BY_ROWS = (
     nn.Linear, nn.Flatten, nn.Identity, nn.Dropout, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus,
     nn.Tanh, nn.Sigmoid, Scale,
 )  # fmt: skip
+BLOCK = 256  # squares that are added up in single precision
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,23 @@ def lengths_of(stacks: Tensors) -> Tensor:
     [2.321928094887362, 100.0]
     """
     rows = [stack.reshape(len(stack), -1) for stack in stacks.values()]
-    total = torch.stack([row.square().sum(1, dtype=torch.float64) for row in rows]).sum(0)
+    total = torch.stack([squares_of(row) for row in rows]).sum(0)
     if not math.isfinite(float(total.sum())):
         total = torch.stack([row.double().square().sum(1) for row in rows]).sum(0)
     return total.sqrt()
+
+
+def squares_of(rows: Tensor) -> Tensor:
+    """The sum of each row's squares, in double precision but for stretches of BLOCK: a thirtieth of the time.
+
+    >>> squares_of(torch.ones(1, 3 * BLOCK + 1)).tolist()
+    [769.0]
+    """
+    whole = rows.shape[1] // BLOCK * BLOCK
+    found = rows[:, whole:].square().sum(1, dtype=torch.float64)
+    if whole:
+        found += rows[:, :whole].unflatten(1, (-1, BLOCK)).norm(dim=2).square().sum(1, dtype=torch.float64)
+    return found
 
 
 def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) -> TestRequest:
@@ -210,20 +224,25 @@ def each_gradient(model: nn.Module, parts: Sequence[Samples], values: SumOfValue
 
 
 def only_linear(model: nn.Module) -> bool:
-    """Whether a network is linear layers one after the other, with functions in between that know one row at a time.
+    """Whether a network is linear layers one after the other, with functions in between that know one row at a time."""
+    return layered(model, BY_ROWS)
+
+
+def layered(model: nn.Module, kinds: Sequence[type[nn.Module]]) -> bool:
+    """Whether a network is layers of these kinds one after the other.
 
     Nothing may stand between a layer's weights and what it says: no hooks, no weights that layers share or that are
-    made of others, nothing that overwrites what a layer said.
+    made of others, nothing that overwrites what a layer said. Nor may one layer be there twice: its name is told once.
     """
     if type(model) is not nn.Sequential or any(has_hooks(one) for one in (model, *model)):
         return False
-    linear = [layer for layer in model if type(layer) is nn.Linear]
-    plain = all(type(layer) in BY_ROWS and not getattr(layer, "inplace", False) for layer in model)
+    plain = all(type(layer) in kinds and not getattr(layer, "inplace", False) for layer in model)
     names = {name.split(".", 1)[-1] for name, _ in model.named_parameters()}
     own = {id(weight) for weight in model.parameters()}
-    count = sum(len(list(layer.parameters())) for layer in linear)
+    count = sum(len(list(layer.parameters())) for layer in model)
     learn = all(weight.requires_grad for weight in model.parameters())
-    return plain and learn and names <= {"weight", "bias"} and len(own) == count
+    once = len(own) == count and len(set(model)) == len(model)
+    return plain and learn and names <= {"weight", "bias"} and once
 
 
 def has_hooks(layer: nn.Module) -> bool:

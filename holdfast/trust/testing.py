@@ -14,7 +14,7 @@ from holdfast.data.task import Samples
 from holdfast.jobs import Job, register
 from holdfast.trust.backdoor_probe import innocence_of
 from holdfast.trust.base import Trust
-from holdfast.trust.measures import MEASURES, TestRequest, held_out, to_compare_classes
+from holdfast.trust.measures import MEASURES, TestRequest, held_out, lengths_of, to_compare_classes
 from holdfast.trust.relayed import opened
 from holdfast.trust.reputation import ENOUGH
 
@@ -102,6 +102,4 @@ def longest_row(stacks: Tensors, rows: int) -> float:
     """The length of the longest of the vectors that are stacked name by name."""
     if any(tensor.dim() == 0 or len(tensor) != rows for tensor in stacks.values()):
         raise Refusal("question", "a 'test' has more or fewer directions than clients.")
-    squares = [tensor.double().reshape(len(tensor), -1).square().sum(1) for tensor in stacks.values()]
-    longest = sum(squares[1:], squares[0]).sqrt().max() if rows else 0.0
-    return float(longest)
+    return float(lengths_of(stacks).max()) if rows else 0.0

@@ -27,8 +27,7 @@ reports one number of each member.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +37,9 @@ from holdfast.core.types import Tensors
 from holdfast.data.task import Samples
 from holdfast.learning.device import outputs
 from holdfast.models.networks import fill
-from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_gradient
+from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_gradient, lengths_of
+from holdfast.trust.row_gradients import knows_rows, sums_of_gradients
+from holdfast.trust.shifts import Inputs, Read, moved_by, odds, shifted, what_is_read
 
 FURTHER = 3  # updates' mean, beyond the aggregate
 OF_EACH = 8  # records of a class that a witness looks at
@@ -46,8 +47,6 @@ RECORDS = 4  # of other classes, that are shifted
 STEPS = 10  # of the search
 LEAST = 0.04  # cosine that is found with who plants nothing: the median is taken for no less
 SUSPECT = 0.5  # a share of blame, beyond the median member's, from which on a member is suspected
-
-Inputs = tuple[Tensor, ...]
 
 
 def innocence_of(
@@ -147,83 +146,61 @@ class Records:
         return others[torch.arange(count) * len(others) // max(count, 1)]
 
 
-@dataclass(frozen=True)
-class Read:
-    """What is shifted, a row of real numbers for each record: the records themselves, or what a layer reads of them."""
-
-    layer: nn.Module | None
-    span: Tensor  # of the rows: orthonormal columns; at most half as many as a row has numbers, those that hold most
-    reach: float  # how far a shift goes
-
-    @classmethod
-    def of(cls, rows: Tensor, layer: nn.Module | None = None) -> Read:
-        most = min(len(rows), rows.shape[1] // 2)
-        span = torch.linalg.svd(rows, full_matrices=False).Vh[:most].T
-        spread = float((rows - rows.mean(0)).norm(dim=1).mean()) if rows.numel() else 0.0
-        return cls(layer, span, spread)
-
-    def outputs(self, model: nn.Module, inputs: Inputs, shifts: Tensor) -> Tensor:
-        """What the model says of inputs whose rows are shifted."""
-        if self.layer is None:
-            return outputs(model, *moved_by(inputs, shifts))
-        with shifted(self.layer, shifts):
-            return outputs(model, *inputs)
-
-
-def what_is_read(model: nn.Module, records: Records) -> list[Read]:
-    """The records as rows, and what the first full layer reads, unless there is no other layer before it."""
-    rows = torch.cat([real(tensor).reshape(len(tensor), -1) for tensor in records.inputs], 1)
-    order: list[tuple[nn.Module, Tensor]] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda module, given: order.append((module, given[0])))
-        for module in model.modules()
-        if next(module.parameters(recurse=False), None) is not None
-    ]
-    try:
-        with torch.no_grad():
-            outputs(model, *records.inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    full = [(layer, read) for layer, read in order if isinstance(layer, nn.Linear) and read.dim() == 2]
-    hidden = [Read.of(read.float().cpu(), layer) for layer, read in full[:1] if layer is not order[0][0]]
-    return [read for read in (Read.of(rows), *hidden) if read.reach > 0] if rows.numel() else []
-
-
-@contextmanager
-def shifted(layer: nn.Module, shifts: Tensor) -> Iterator[None]:
-    """Meanwhile what a layer reads is shifted, each row by its own."""
-    hook = layer.register_forward_pre_hook(lambda layer, given: (given[0] + shifts.to(given[0]), *given[1:]))
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def real(tensor: Tensor) -> Tensor:
-    """What of a model's input can be shifted: whole numbers, as of texts, cannot."""
-    return tensor if tensor.is_floating_point() else tensor.new_zeros(len(tensor), 0, dtype=torch.float32)
-
-
 def unexplained(model: nn.Module, records: Records) -> tuple[list[int], list[Tensors]]:
     """Steps 1 and 2: the classes, and of each search their g, stacked name by name."""
     with torch.inference_mode():
         classes = outputs(model, *records.take(torch.arange(1))).shape[1]
     sets = {c: places for c in range(classes) if len(places := records.of_others(c))}
-    reads = what_is_read(model, records) if sets else []
+    reads = what_is_read(model, records.inputs) if sets else []
     if not reads:
         return [], []
+    if knows_rows(model) and len(records.inputs) == 1:
+        found = unexplained_at_once(model, records, sets, reads)
+        return (list(sets), found) if found else ([], [])
     each = [Samples(records.take(torch.tensor([i])), records.classes[[i]]) for i in range(len(records.classes))]
     known = as_rows(each_gradient(model, each, mean_odds))
     raised = [raised_by(model, records, sets, read) for read in reads]
     left = beside(torch.cat([as_rows(one) for one in raised]), known)
     if left is None:
         return [], []
-    found, sizes = [], [stack[0].numel() for stack in raised[0].values()]
+    found, sizes = list[Tensors](), [stack[0].numel() for stack in raised[0].values()]
     for like, rows in zip(raised, left.split(len(sets)), strict=True):
         parts = zip(like, rows.split(sizes, 1), strict=True)
         found.append({name: part.view_as(like[name]) for name, part in parts})
     return list(sets), found
+
+
+def unexplained_at_once(
+    model: nn.Module, records: Records, sets: Mapping[int, Tensor], reads: Sequence[Read]
+) -> list[Tensors]:
+    """As unexplained, where a record's gradient need not be made: of each search their g, or none."""
+    shifts, chosen = [search(model, records, sets, read) for read in reads], Chosen.of(sets)
+    plain, known, count = records.take(chosen.places), len(records.classes), len(chosen.places)
+    inputs = [records.inputs[0], plain[0]]
+    sums = torch.zeros(known + len(reads) * len(sets), known + (1 + len(reads)) * count)
+    sums[:known, :known] = torch.eye(known)
+    for k, (read, shift) in enumerate(zip(reads, shifts, strict=True)):
+        inputs.append(plain[0] if read.layer is not None else moved_by(plain, shift[chosen.row])[0])
+        own, start = slice(known + k * len(sets), known + (k + 1) * len(sets)), known + (k + 1) * count
+        sums[own, known : known + count], sums[own, start : start + count] = -chosen.mean, chosen.mean
+    labels = torch.cat([records.classes, chosen.targets.repeat(1 + len(reads))])
+    layer = reads[-1].layer  # the records are shifted first
+    moved = None if layer is None else (layer, shifts[-1][chosen.row])
+    found = sums_of_gradients(model, torch.cat(inputs), labels, odds, sums, moved)
+    products, lengths = found.products()
+    if not products.isfinite().all():
+        return []
+    shares = torch.cat(
+        [-shares_of(products[known:, :known], products[:known, :known]), torch.eye(len(sums) - known)], 1
+    )
+    left = found.combined(shares)
+    least = torch.maximum(1e-4 * products.diagonal().clamp_min(0).sqrt(), 1e-6 * lengths)[known:]
+    rounding = lengths_of(left) <= least
+    for stack in left.values():
+        stack[rounding] = 0
+    return [
+        {name: stack[k : k + len(sets)] for name, stack in left.items()} for k in range(0, len(rounding), len(sets))
+    ]
 
 
 def raised_by(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read: Read) -> Tensors:
@@ -258,40 +235,35 @@ def search(model: nn.Module, records: Records, sets: Mapping[int, Tensor], read:
 
     `sets` are the places of the records that are shifted for each class; all are searched in one pass.
     """
-    plain = records.take(torch.cat(list(sets.values())))
-    row = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(places) for places in sets.values()]))
-    targets, shifts = torch.tensor(list(sets))[row], torch.zeros(len(sets), len(read.span))
+    chosen, shifts = Chosen.of(sets), torch.zeros(len(sets), len(read.span))
+    says = read.says(model, records.inputs, chosen.places)
     for _ in range(STEPS):
-        shifts.requires_grad_()
+        moves = shifts[chosen.row].requires_grad_()
         with torch.enable_grad():
-            value = odds(read.outputs(model, plain, shifts[row]), targets).sum()
-        [uphill] = torch.autograd.grad(value, [shifts])
+            value = odds(says(moves), chosen.targets).sum()
+        [each] = torch.autograd.grad(value, [moves])
+        uphill = torch.zeros_like(shifts).index_add_(0, chosen.row, each)
         uphill = uphill - uphill @ read.span @ read.span.T
-        shifts = shifts.detach() + 1.5 / STEPS * read.reach * nn.functional.normalize(uphill, eps=1e-30)
+        shifts = shifts + 1.5 / STEPS * read.reach * nn.functional.normalize(uphill, eps=1e-30)
         shifts = shifts * (read.reach / shifts.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
     return shifts
 
 
-def moved_by(inputs: Inputs, shifts: Tensor) -> Inputs:
-    """Inputs whose real numbers are shifted, each by its row.
+@dataclass(frozen=True)
+class Chosen:
+    """The records that are shifted, one class after the other."""
 
-    >>> moved_by((torch.tensor([[1.0, 2.0]]), torch.tensor([[7]])), torch.tensor([[0.5, -1.0]]))
-    (tensor([[1.5000, 1.0000]]), tensor([[7]]))
-    """
-    parts = shifts.split([real(tensor)[0].numel() for tensor in inputs], 1)
-    return tuple(
-        tensor + part.view_as(tensor) if part.numel() else tensor for tensor, part in zip(inputs, parts, strict=True)
-    )
+    places: Tensor
+    row: Tensor  # which shift
+    targets: Tensor
+    mean: Tensor  # (classes, records): over those of a class
 
-
-def odds(output: Tensor, classes: Tensor) -> Tensor:
-    """The log-odds of a class for each output.
-
-    >>> odds(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 0]))
-    tensor([2., 0.])
-    """
-    output, own = output.float(), classes[:, None]
-    return output.gather(1, own).squeeze(1) - output.scatter(1, own, -torch.inf).logsumexp(1)
+    @classmethod
+    def of(cls, sets: Mapping[int, Tensor]) -> Chosen:
+        sizes = torch.tensor([len(places) for places in sets.values()])
+        row = torch.repeat_interleave(torch.arange(len(sets)), sizes)
+        mean = (row == torch.arange(len(sets))[:, None]) / sizes[:, None]
+        return cls(torch.cat(list(sets.values())), row, torch.tensor(list(sets))[row], mean)
 
 
 def mean_odds(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -320,9 +292,14 @@ def beside(rows: Tensor, known: Tensor) -> Tensor | None:
     tensor([[0., 0., 5.],
             [0., 0., 0.]])
     """
-    products, lengths = (known @ known.T).double(), rows.norm(dim=1, keepdim=True)
+    products, lengths = known @ known.T, rows.norm(dim=1, keepdim=True)
     if not (products.isfinite().all() and lengths.isfinite().all()):
         return None
-    shares = (rows @ known.T).double() @ torch.linalg.pinv(products, rtol=1e-8, hermitian=True)
-    left = rows - shares.to(rows.dtype) @ known
+    left = rows - shares_of(rows @ known.T, products) @ known
     return torch.where(left.norm(dim=1, keepdim=True) > 1e-4 * lengths, left, 0.0)
+
+
+def shares_of(between: Tensor, products: Tensor) -> Tensor:
+    """What of rows is in the span of what is known, as shares of each known: from inner products."""
+    own: Tensor = torch.linalg.pinv(products.double(), rtol=1e-8, hermitian=True)
+    return (between.double() @ own).to(between.dtype)

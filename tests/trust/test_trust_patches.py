@@ -27,15 +27,14 @@ from holdfast.trust.backdoor_probe import (
     blames,
     innocence_of,
     mean_odds,
-    odds,
     odds_raised,
     raised_by,
     search,
-    what_is_read,
 )
 from holdfast.trust.jury import Jury
 from holdfast.trust.measures import TestRequest, ask_for_help, each_gradient, has_hooks
 from holdfast.trust.reputation import ENOUGH, blame, first_memory, planting, said_by_most, standing
+from holdfast.trust.shifts import odds, what_is_read
 from holdfast.trust.testers import ask_testers
 
 
@@ -60,7 +59,7 @@ def test_the_shift_is_unlike_all_records_and_as_long_as_these_lie_apart() -> Non
     """Uphill for class 0 is (1, 2, 3, 4); records lie in the first two places, so (0, 0, 3, 4) / 5 is left of it."""
     model = linear([1.0, 2.0, 3.0, 4.0], axis(0, 0.0))
     records = Records.of(RECORDS)
-    [read] = what_is_read(model, records)
+    [read] = what_is_read(model, records.inputs)
     assert read.span.shape == (4, 2)  # half of the four numbers
     apart = [math.dist(row, (1.0, 0.75, 0, 0)) for row in RECORDS.inputs[0].tolist()]
     assert read.reach == pytest.approx(sum(apart) / 4)
@@ -81,9 +80,9 @@ def pictures(*layers: nn.Module) -> tuple[nn.Sequential, Records]:
 
 def test_what_the_first_full_layer_reads_is_searched_where_other_layers_come_before_it() -> None:
     flat, records = pictures(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
-    assert [read.layer for read in what_is_read(flat, records)] == [None]
+    assert [read.layer for read in what_is_read(flat, records.inputs)] == [None]
     deep, _ = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
-    plain, hidden = what_is_read(deep, records)
+    plain, hidden = what_is_read(deep, records.inputs)
     assert (plain.layer, hidden.layer) == (None, deep[3])
     rows = deep[:3](records.inputs[0]).detach()
     assert hidden.reach == pytest.approx(float((rows - rows.mean(0)).norm(dim=1).mean()))
@@ -96,7 +95,7 @@ def test_what_the_first_full_layer_reads_is_searched_where_other_layers_come_bef
 def test_gradients_of_a_shift_before_a_layer_are_those_of_its_definition() -> None:
     """odds(c | h(x) + b) - odds(c | h(x)), for all weights, those before the layer among them."""
     model, records = pictures(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-    hidden = what_is_read(model, records)[1]
+    hidden = what_is_read(model, records.inputs)[1]
     sets = {c: records.of_others(c) for c in range(3)}
     found, shifts = raised_by(model, records, sets, hidden), search(model, records, sets, hidden)
     assert shifts.norm(dim=1).tolist() == pytest.approx([hidden.reach] * 3, rel=1e-4)

@@ -1,6 +1,7 @@
 """The floor: the result is judged, not only its parts. A round that harms is undone, or done without the culprits.
 
-    1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds
+    1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds;
+                   where members testify, also of the hushed round, in which no update is longer than the median one
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
                    witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike. A class
                    that fewer hold counts what its holders say it gained, at most max |d_c| of those judged, never
@@ -11,7 +12,10 @@
                    in it. Of three witnesses no change is believed
     3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
                    late: gains count once, falls that are believed twice. worth < -lose is harm, if it still is so
-                   where classes must fall further than they swing by themselves (4)
+                   where classes must fall further than they swing by themselves (4). Where members testify a small
+                   loss that is believed, d < -e, is harm too; and the round held training back if the hushed one is
+                   worth more than e beside it: updates that help a little, and loudly something else, harm nothing
+                   that is there, but of what honest members send the loud is the better half
     4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
                    of that, at most half are. Witnesses count as far as their words go with the others'. How far class
                    c swings by chance, from which members' updates happen to be what they are, is 2 standard errors of
@@ -21,9 +25,12 @@
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken; where d >= 0, half of the harm must be gone without them, since such a round only trades
                    classes; where digests testify, two thirds in any case, since FedDig's server step swings between
-                   classes by itself. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in
-                   all. If that is still so and nobody can be blamed any more, the round is undone: the last good model
-                   stays. Those left out are charged if as much of the harm is gone without them (half; two thirds):
+                   classes by itself. A round that only held training back is done without somebody only if the hushed
+                   one is better by more than e also in the classes that move further than they swing. Then 4 begins
+                   again without them as long as d < -max(lose, e), PASSES times in all. If the hushed round was
+                   better, those who are left are hushed too, where that is better still. If d < -max(lose, e) even so,
+                   the round is undone: the last good model stays. Those left out are charged if as much of the harm,
+                   or of what the hushed round was better by, is gone without them at full length (half; two thirds):
                    they count nothing for the next two rounds, after a second charge for four, then eight ...; as long
                    a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
                    fifth round that harms. Who takes less of it away is left out of this round, and no more: whoever
@@ -65,6 +72,7 @@ from holdfast.trust.panel import (
     BEFORE,
     CONFIRM,
     GOOD,
+    HUSHED,
     NEW,
     PANEL,
     PASSES,
@@ -74,7 +82,7 @@ from holdfast.trust.panel import (
     digest_scores,
 )
 from holdfast.trust.reputation import charge
-from holdfast.trust.robust.merging import stacked
+from holdfast.trust.robust.merging import shortened, stacked
 from holdfast.trust.words import Found, Words, believed_beyond, compare, sound, usual_swings
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
@@ -88,30 +96,43 @@ def hold(
     good = Good.of(before)
     if not good.model:
         return Good(after.model, after.buffers, {}).kept_in(after), judged
-    words = panel.ask(PANEL, good.beside({NEW: after, **begun(before, panel)}))
-    first = compare(words, NEW, GOOD)
-    if first is None or first.worth(good.fallen) >= -lose:
+    case = Case(before, good, panel, again)
+    hush = None if panel.by_digests else hushed(judged)
+    words = case.ask(PANEL, {NEW: after} if hush is None else {NEW: after, HUSHED: again(hush)})
+    first, quieter = compare(words, NEW, GOOD), None if hush is None else compare(words, HUSHED, NEW)
+    if first is None:
+        return kept(good, after, first, judged, panel, lose)
+    missed = quieter.worth({}) if quieter is not None and quieter.better() else 0.0
+
+    def harms(found: Found) -> bool:
+        return found.worth(good.fallen) < -lose or (not panel.by_digests and found.lost(0.0))
+
+    if not (missed or harms(first)):
         return kept(good, after, first, judged, panel, lose)
     several = not math.isinf(believed_beyond(first.witnesses - 1))  # else nobody can be blamed, and nobody is asked
     replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged))) if several else {}
     swings = usual_swings(replayed)
     first = first.beyond(swings)
-    if first.worth(good.fallen) >= -lose:
+    if not (missed or harms(first)):
         return kept(good, after, first, judged, panel, lose)
-    whole = Try((), judged, after, first, gained(words, NEW))
-    best = fewer(whole, before, good, panel, again, replayed, swings)
+    whole = best = Try((), judged, after, first, gained(words, NEW))
+    if harms(first) or (quieter is not None and quieter.better(swings)):
+        best = fewer(whole, case, replayed, swings)
     for _ in range(PASSES - 1):
         if best is whole or not best.found.lost(lose):
             break
         replayed = each_left_out(panel.ask(REPLAY, left_out(before, best.judged)))
-        whole, best = best, fewer(best, before, good, panel, again, replayed, swings)
-    note = f"the round harmed ({first})"
-    if best.culprits:
-        names = ", ".join(panel.hearing.context.called(client) for client in best.culprits)
-        note += f" and was undone; it was done again without {names} ({best.found})"
-    end = ", which harmed too" if best.culprits else " and was undone"
+        whole, best = best, fewer(best, case, replayed, swings)
     harm, left = (one.worth(good.fallen) for one in (first, best.found))
-    charged = best.culprits if left - harm >= panel.explains * -harm else ()
+    charged = best.culprits if left - harm >= panel.explains * max(-harm, missed) else ()
+    if missed and hush is not None:
+        best = hushed_too(best, hush, words, case, swings)
+    note = f"the round {'harmed' if harms(first) else 'held training back'} ({first}) and was undone"
+    done = [f"without {', '.join(map(panel.hearing.context.called, best.culprits))}"] if best.culprits else []
+    done += ["with no update longer than the median"] if best.hushed else []
+    if done:
+        note += f"; it was done again {' and '.join(done)} ({best.found})"
+    end = ", which harmed too" if done else ""
     stay = replace(
         before, trust=charge(after.trust, charged), digests=after.digests, claims=after.claims,
         absence=after.absence,
@@ -122,7 +143,7 @@ def hold(
     if best.gained is not None and best.gained.worth({}) < -lose / 2:
         judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the model before it stays"])
         return kept(good, stay, compare(words, BEFORE, GOOD), judged, panel, lose)
-    notes = [*judged.notes, note] if best.culprits else judged.notes
+    notes = [*judged.notes, note] if done else judged.notes
     after = replace(best.after, trust=charge(best.after.trust, charged))
     return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
 
@@ -147,35 +168,63 @@ class Try:
     after: State
     found: Found
     gained: Found | None = None  # in the last round: beside the model that it began with
+    hushed: bool = False  # with no update longer than the median
 
 
-def begun(before: State, panel: WitnessPanel) -> dict[str, State]:
-    """Step 7: what the witnesses compare with too in the last round."""
-    return {BEFORE: before} if panel.last else {}
+@dataclass(frozen=True)
+class Case:
+    """What a round is judged with."""
+
+    before: State
+    good: Good
+    panel: WitnessPanel
+    again: Again
+
+    def ask(self, job: Panel, models: Mapping[str, State]) -> Words:
+        """What the witnesses say of these and the last good one; in the last round of that which it began with too."""
+        begun = {BEFORE: self.before} if self.panel.last else {}
+        return self.panel.ask(job, self.good.beside({**models, **begun}))
 
 
 def gained(words: Words, name: str) -> Found | None:
     return compare(words, name, BEFORE) if any(BEFORE in told for told in words.values()) else None
 
 
-def fewer(
-    whole: Try,
-    before: State,
-    good: Good,
-    panel: WitnessPanel,
-    again: Again,
-    replayed: Mapping[int, Found],
-    swings: Mapping[str, float],
-) -> Try:
+def hushed(judged: Judgement) -> Judgement | None:
+    """The judgement with no update longer than the median one; None where all are of one length."""
+    lengths = stacked(judged.updates).double().norm(dim=1)
+    usual = lengths.quantile(0.5)
+    if not bool((lengths > usual).any()):
+        return None
+    factors = (usual / lengths.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1).tolist()
+    heard = [shortened(update, factor) for update, factor in zip(judged.updates, factors, strict=True)]
+    return replace(judged, updates=heard)
+
+
+def hushed_too(best: Try, hush: Judgement, words: Words, case: Case, swings: Mapping[str, float]) -> Try:
+    """Step 5: those who are left with no update longer than the median, if that is better still; else as it is."""
+    one = without(hush, best.culprits)
+    if one is None:
+        return best
+    after = case.again(one)
+    if best.culprits:  # else they have told of it
+        words = case.ask(CONFIRM, {NEW: best.after, HUSHED: after})
+    beside, found = compare(words, HUSHED, NEW), compare(words, HUSHED, GOOD)
+    if beside is None or found is None or not beside.better():
+        return best
+    return Try(best.culprits, one, after, found.beyond(swings), gained(words, HUSHED), hushed=True)
+
+
+def fewer(whole: Try, case: Case, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
     """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
     order = blamed(replayed)
     sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
     judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
-    made = {name: (one, again(one)) for name, one in judged.items() if one is not None}
+    made = {name: (one, case.again(one)) for name, one in judged.items() if one is not None}
     if not made:
         return whole
-    tested = {name: after for name, (_, after) in made.items()} | {NEW: whole.after}
-    words = panel.ask(CONFIRM, good.beside(tested | begun(before, panel)))
+    words = case.ask(CONFIRM, {name: after for name, (_, after) in made.items()} | {NEW: whole.after})
+    good, panel = case.good, case.panel
     least = panel.explains if panel.by_digests or whole.found.change >= 0 else 0.0
     gains, errors, tries = {}, {}, {}
     for name, (one, after) in made.items():

@@ -1,9 +1,10 @@
 """The jobs of a panel: members tell, class by class, how well models do on their held-out samples (`trust/floor.py`).
 
-Three questions of a round: "panel", the new model beside the last good one, once; "replay", where that one harms, the
-average without each member in turn; "confirm", the round without the most blamed one, two, three ... of them beside the
-last good one. The last two are asked again, without those left out so far, as long as the model still loses, PASSES
-times at most. The third is asked once more where something is taken out of the model (unlearning.py): the model without
+Three questions of a round: "panel", the new model beside the last good one and beside that of the round with nobody
+louder than the median, once; "replay", where the new one harms, the average without each member in turn; "confirm", the
+round without the most blamed one, two, three ... of them beside the last good one. The last two are asked again,
+without those left out so far, as long as the model still loses, PASSES times at most. The third is asked once more
+where those who are left are hushed, and where something is taken out of the model (unlearning.py): the model without
 all, half, a quarter ... of it beside that with it. In the last round the first and the third also have the model that
 it began with.
 """
@@ -32,7 +33,7 @@ Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
 SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
 PASSES = 4  # of the search for who harms, in a round: a site answers no more
 KEPT = 100  # models whose scores a member remembers: the good one is asked about again and again
-NEW, GOOD, BEFORE, ALL = "new", "good", "before", "all"  # others are called by the member, or the number, left out
+NEW, GOOD, BEFORE, HUSHED, ALL = "new", "good", "before", "hushed", "all"  # others: the member, or the number, left out
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,6 @@ class Panel(Job[Tester, PanelRequest, PanelReply]):
         return held_out_and_more(client.validation, client.train, client.trust.panel or 0)
 
 
-PANEL = register(Panel("panel", (NEW, GOOD, BEFORE)))
+PANEL = register(Panel("panel", (NEW, GOOD, BEFORE, HUSHED)))
 REPLAY = register(Panel("replay", (ALL,), counted=True, times=PASSES))
-CONFIRM = register(Panel("confirm", (NEW, GOOD, BEFORE), counted=True, times=PASSES + 1))
+CONFIRM = register(Panel("confirm", (NEW, GOOD, BEFORE, HUSHED), counted=True, times=PASSES + 2))

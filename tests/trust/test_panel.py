@@ -91,7 +91,7 @@ def test_a_site_measures_only_models_that_the_rule_has() -> None:
 
     REPLAY.check(PanelRequest({"all/w": torch.ones(1), "2/w": torch.ones(1)}), 0, None, Few())  # type: ignore[arg-type]
     for job in (PANEL, CONFIRM):
-        asked = PanelRequest({f"{name}/w": torch.ones(1) for name in ("new", "good", "before")})
+        asked = PanelRequest({f"{name}/w": torch.ones(1) for name in ("new", "good", "hushed", "before")})
         job.check(asked, 8, None, Few())  # type: ignore[arg-type]
         with pytest.raises(Refusal, match="names models that the rule does not have"):
             job.check(asked, 7, None, Few())  # type: ignore[arg-type]

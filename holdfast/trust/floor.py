@@ -1,7 +1,8 @@
 """The floor: the result is judged, not only its parts. A round that harms is undone, or done without the culprits.
 
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds;
-                   where members testify, also of the hushed round, in which no update is longer than the median one
+                   where seven members or more testify, also of the hushed round, in which no update is longer than
+                   the median one
     2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
                    witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike. A class
                    that fewer hold counts what its holders say it gained, at most max |d_c| of those judged, never
@@ -12,10 +13,10 @@
                    in it. Of three witnesses no change is believed
     3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
                    late: gains count once, falls that are believed twice. worth < -lose is harm, if it still is so
-                   where classes must fall further than they swing by themselves (4). Where members testify a small
-                   loss that is believed, d < -e, is harm too; and the round held training back if the hushed one is
-                   worth more than e beside it: updates that help a little, and loudly something else, harm nothing
-                   that is there, but of what honest members send the loud is the better half
+                   where classes must fall further than they swing by themselves (4). Where seven members testify a
+                   small loss that is believed, d < -e, is harm too; and a round that does no harm is hushed if that
+                   is worth more than e beside it: updates that help a little, and loudly something else, harm nothing
+                   that is there and hold training back. Of honest updates the long ones are mostly the better half
     4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
                    of that, at most half are. Witnesses count as far as their words go with the others'. How far class
                    c swings by chance, from which members' updates happen to be what they are, is 2 standard errors of
@@ -25,16 +26,15 @@
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken; where d >= 0, half of the harm must be gone without them, since such a round only trades
                    classes; where digests testify, two thirds in any case, since FedDig's server step swings between
-                   classes by itself. A round that only held training back is done without somebody only if the hushed
-                   one is better by more than e also in the classes that move further than they swing. Then 4 begins
-                   again without them as long as d < -max(lose, e), PASSES times in all. If the hushed round was
-                   better, those who are left are hushed too, where that is better still. If d < -max(lose, e) even so,
-                   the round is undone: the last good model stays. Those left out are charged if as much of the harm,
-                   or of what the hushed round was better by, is gone without them at full length (half; two thirds):
+                   classes by itself. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in
+                   all. If the hushed round was better, those who are left are hushed too, where that is better still.
+                   If d < -max(lose, e) even so, the round is undone: the last good model stays. Those left out are
+                   charged if as much of the harm is gone without them at full length (half; two thirds):
                    they count nothing for the next two rounds, after a second charge for four, then eight ...; as long
                    a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
                    fifth round that harms. Who takes less of it away is left out of this round, and no more: whoever
-                   holds much of a class that gained is blamed a little in every trade
+                   holds much of a class that gained is blamed a little in every trade. Nobody is left out of a round
+                   that does no harm: honest members who teach few classes would be, and what they teach forgotten
     6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one.
                    Where noised digests testify the new model is always the yardstick: all have the noise in common,
@@ -81,7 +81,7 @@ from holdfast.trust.panel import (
     PanelRequest,
     digest_scores,
 )
-from holdfast.trust.reputation import charge
+from holdfast.trust.reputation import ENOUGH, charge
 from holdfast.trust.robust.merging import shortened, stacked
 from holdfast.trust.words import Found, Words, believed_beyond, compare, sound, usual_swings
 
@@ -96,38 +96,42 @@ def hold(
     good = Good.of(before)
     if not good.model:
         return Good(after.model, after.buffers, {}).kept_in(after), judged
-    case = Case(before, good, panel, again)
-    hush = None if panel.by_digests else hushed(judged)
-    words = case.ask(PANEL, {NEW: after} if hush is None else {NEW: after, HUSHED: again(hush)})
-    first, quieter = compare(words, NEW, GOOD), None if hush is None else compare(words, HUSHED, NEW)
-    if first is None:
-        return kept(good, after, first, judged, panel, lose)
-    missed = quieter.worth({}) if quieter is not None and quieter.better() else 0.0
+    case, hush = Case(before, good, panel, again), hushed(judged) if panel.many else None
+    other = {} if hush is None else {HUSHED: again(hush)}
+    words = case.ask(PANEL, {NEW: after, **other})
+    first, quieter = compare(words, NEW, GOOD), compare(words, HUSHED, NEW) if other else None
+    better = quieter is not None and quieter.better
 
     def harms(found: Found) -> bool:
-        return found.worth(good.fallen) < -lose or (not panel.by_digests and found.lost(0.0))
+        return found.worth(good.fallen) < -lose or (panel.many and found.lost(0.0))
 
-    if not (missed or harms(first)):
-        return kept(good, after, first, judged, panel, lose)
+    def unharmed() -> tuple[State, Judgement]:
+        if hush is None or not better:
+            return kept(good, after, first, judged, panel, lose)
+        found = compare(words, HUSHED, GOOD)
+        note = f"the round was done with no update longer than the median ({found}; else {first})"
+        return kept(good, other[HUSHED], found, replace(hush, notes=[*hush.notes, note]), panel, lose)
+
+    if first is None or not harms(first):
+        return unharmed()
     several = not math.isinf(believed_beyond(first.witnesses - 1))  # else nobody can be blamed, and nobody is asked
     replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged))) if several else {}
     swings = usual_swings(replayed)
     first = first.beyond(swings)
-    if not (missed or harms(first)):
-        return kept(good, after, first, judged, panel, lose)
-    whole = best = Try((), judged, after, first, gained(words, NEW))
-    if harms(first) or (quieter is not None and quieter.better(swings)):
-        best = fewer(whole, case, replayed, swings)
+    if not harms(first):
+        return unharmed()
+    whole = Try((), judged, after, first, gained(words, NEW))
+    best = fewer(whole, case, replayed, swings)
     for _ in range(PASSES - 1):
         if best is whole or not best.found.lost(lose):
             break
         replayed = each_left_out(panel.ask(REPLAY, left_out(before, best.judged)))
         whole, best = best, fewer(best, case, replayed, swings)
     harm, left = (one.worth(good.fallen) for one in (first, best.found))
-    charged = best.culprits if left - harm >= panel.explains * max(-harm, missed) else ()
-    if missed and hush is not None:
+    charged = best.culprits if left - harm >= panel.explains * -harm else ()
+    if hush is not None and better:
         best = hushed_too(best, hush, words, case, swings)
-    note = f"the round {'harmed' if harms(first) else 'held training back'} ({first}) and was undone"
+    note = f"the round harmed ({first}) and was undone"
     done = [f"without {', '.join(map(panel.hearing.context.called, best.culprits))}"] if best.culprits else []
     done += ["with no update longer than the median"] if best.hushed else []
     if done:
@@ -210,7 +214,7 @@ def hushed_too(best: Try, hush: Judgement, words: Words, case: Case, swings: Map
     if best.culprits:  # else they have told of it
         words = case.ask(CONFIRM, {NEW: best.after, HUSHED: after})
     beside, found = compare(words, HUSHED, NEW), compare(words, HUSHED, GOOD)
-    if beside is None or found is None or not beside.better():
+    if beside is None or found is None or not beside.better:
         return best
     return Try(best.culprits, one, after, found.beyond(swings), gained(words, HUSHED), hushed=True)
 
@@ -301,6 +305,11 @@ class WitnessPanel:
     def by_digests(self) -> bool:
         """Whether digests testify, not members."""
         return len(self._digests) >= 3
+
+    @property
+    def many(self) -> bool:
+        """Whether members testify, and enough of them that two do not tip the scales."""
+        return not self.by_digests and len(self._members) >= ENOUGH
 
     @property
     def explains(self) -> float:

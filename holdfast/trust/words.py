@@ -49,12 +49,10 @@ class Found:
     def lost(self, lose: float) -> bool:
         return self.change < -max(lose, self.error)
 
-    def better(self, swings: Mapping[str, float] | None = None) -> bool:
-        """Whether this model is believed to be the better one: beyond how far classes swing, if that is said."""
-        if swings is None:
-            return self.worth({}) > self.error
-        told = [change if abs(change) > swings.get(c, 0.0) else 0.0 for c, change in self.classes.items()]
-        return statistics.fmean(told) > self.error
+    @property
+    def better(self) -> bool:
+        """Whether this model is believed to be the better one."""
+        return self.worth({}) > self.error
 
     def __str__(self) -> str:
         worst = min(self.classes, key=lambda c: self.classes[c])

@@ -6,7 +6,9 @@
                    of who takes fewer steps than the median, c and q are smaller in proportion
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
     3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
-                   p(true class) among the classes that j holds, balanced over them: leave-one-out to first order
+                   the mean over classes that j holds of log(mean p(true class)): leave-one-out to first order. The
+                   logarithm lets a class count that the model hardly knows; digests, and fewer than seven peers, do
+                   without it (measures.py)
     4  consensus   h_i = mean over witnesses of help_ji, outlying reports bounded, weighted by credibility; nobody
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
@@ -63,7 +65,7 @@ from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.guides import Explained, beyond_digest, explained
-from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
+from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, mean_of_chances, some_of
 from holdfast.trust.quorum import lacks_quorum, mixed_weights
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
@@ -254,9 +256,12 @@ class Jury(Trust):
     def hear_digests(
         self, clients: Sequence[int], asked: TestRequest, digests: Mapping[int, Samples], context: Context
     ) -> dict[int, dict[int, float]]:
-        """Each client's digest is a witness for or against the others; nobody has to be asked."""
+        """Each client's digest is a witness for or against the others; nobody has to be asked.
+
+        The server step teaches every class in every round: none is hardly known, and honest updates overshoot in turns.
+        """
         some = {holder: some_of(samples, self.most) for holder, samples in sorted(digests.items())}
-        found = helps_of(context.bench.model, list(some.values()), asked)
+        found = helps_of(context.bench.model, list(some.values()), asked, mean_of_chances)
         return {
             holder: {client: values[client] for client in clients if client != holder}
             for holder, values in zip(some, found, strict=True)

@@ -14,6 +14,7 @@ from holdfast.core.types import Tensors, Update, pack, unpack
 from holdfast.data.task import Samples, joined, right_or_wrong
 from holdfast.learning.device import batch_on, device_of, outputs
 from holdfast.models.networks import Scale, fill
+from holdfast.trust.reputation import ENOUGH
 
 # (outputs, labels, how many of them are each part's) -> the sum of each part's value
 SumOfValues = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
@@ -162,21 +163,27 @@ def ask_for_help(model: Tensors, buffers: Tensors, updates: Sequence[Update]) ->
 def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Sequence[int]) -> dict[str, float]:
     """How far each client's update helps the witness's samples at the sent model, from 0 (harm) to 1 (help).
 
-        help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes of p(true class | held ones)
+        help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes c of log(P_c),
+        P_c = mean over the records of c of p(c | held ones);    among fewer than ENOUGH members of the mean of P_c
 
     g is taken at the model that was sent, the aggregate in question: <g, a_i delta_i> is what the score would lose
-    without update i (leave-one-out, to first order). One gradient tests all updates. p is bounded: a few mislabelled
-    samples cannot outweigh the rest, as they do in the cross-entropy. Classes that the witness does not hold are left
-    out of p: it has no quarrel with a client that learns them.
+    without update i (leave-one-out, to first order). One gradient tests all updates. P_c is bounded: a few mislabelled
+    records cannot outweigh the rest, as they do in the cross-entropy. Its logarithm keeps a class in g that the model
+    hardly knows: in the gradient of the mean of P_c that is next to nothing, and who keeps it from being learnt does no
+    harm. Few members trade classes for each other, and by logarithms hardly anybody helps. Classes that the witness
+    does not hold are left out of p: it has no quarrel with a client that learns them.
     """
-    values = helps_of(model, [samples], asked)[0]
+    value = mean_of_logs if len(asked.clients) >= ENOUGH else mean_of_chances
+    values = helps_of(model, [samples], asked, value)[0]
     return {str(client): values[client] for client in clients}
 
 
-def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest) -> list[dict[int, float]]:
+def helps_of(
+    model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest, value: SumOfValues
+) -> list[dict[int, float]]:
     """As help_of, of all updates, for each of several witnesses: the model is filled once."""
     fill(model, asked.model, asked.buffers)
-    found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, balanced_scores), asked.units)).clamp(0, 1)
+    found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, value), asked.units)).clamp(0, 1)
     return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]
 
 
@@ -190,21 +197,32 @@ def all_cosines(gradients: Tensors, units: Tensors) -> Tensor:
     return torch.where(lengths > 0, inner / lengths, 0.0)
 
 
-def score_gradient(model: nn.Module, samples: Samples) -> Tensors:
-    """The gradient of the class-balanced mean of p(true class) at the model as it is."""
-    return {name: stack[0] for name, stack in each_gradient(model, [samples], balanced_scores).items()}
+def mean_of_chances(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean of P_c over the classes that are there, of each part; their sum."""
+    logs, part, classes = logs_of_classes(output, labels, sizes)
+    return (logs.exp() / classes[part]).sum()
 
 
-def balanced_scores(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The class-balanced mean of p(true class), among the classes that are there, of each part; their sum."""
-    classes, width = classes_of(labels).long(), output.shape[1]
-    owner = 0 if len(sizes) == 1 else torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    counts = torch.bincount(owner * width + classes, minlength=len(sizes) * width).view(-1, width)
-    held, true = counts[owner].expand(len(classes), width), classes[:, None]
-    chance = output.masked_fill(held == 0, -torch.inf).softmax(1).gather(1, true)
-    weights = 1 / held.gather(1, true).float()
-    totals = torch.stack([own.sum() for own in weights.split(list(sizes))])
-    return (chance * (weights * (1 / totals)[owner].view(-1, 1))).sum()
+def mean_of_logs(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean of log(P_c) over the classes that are there, of each part; their sum."""
+    logs, part, classes = logs_of_classes(output, labels, sizes)
+    return (logs / classes[part]).sum()
+
+
+def logs_of_classes(output: Tensor, labels: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """log(P_c) of each class of each part, whose part it is, and how many classes each part has.
+
+    By logarithms all the way: p that single precision has no number for still has a gradient.
+    """
+    true, width = classes_of(labels).long(), output.shape[1]
+    owner = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    counts = torch.bincount(owner * width + true, minlength=len(sizes) * width).view(-1, width)
+    pairs, place = torch.unique(owner * width + true, return_inverse=True)
+    said = output.masked_fill(counts[owner] == 0, -torch.inf).log_softmax(1).gather(1, true[:, None]).squeeze(1)
+    most = said.detach().new_full((len(pairs),), -torch.inf).scatter_reduce(0, place, said.detach(), "amax")
+    sums = said.new_zeros(len(pairs)).index_add(0, place, (said - most[place]).exp())
+    part = pairs // width
+    return most + (sums / counts.view(-1)[pairs]).log(), part, (counts > 0).sum(1)
 
 
 def each_gradient(model: nn.Module, parts: Sequence[Samples], values: SumOfValues) -> Tensors:

@@ -25,7 +25,15 @@ from holdfast.record import Record
 from holdfast.round import play_round
 from holdfast.trust.base import Hearing, check_rule
 from holdfast.trust.fedtest import FedTest, scores_of
-from holdfast.trust.measures import accuracies, ask_for_accuracies, ask_for_help, held_out, help_of, score_gradient
+from holdfast.trust.measures import (
+    accuracies,
+    ask_for_accuracies,
+    ask_for_help,
+    each_gradient,
+    held_out,
+    help_of,
+    mean_of_chances,
+)
 from holdfast.trust.testers import choose_testers, read_report
 from holdfast.trust.testing import TEST
 
@@ -247,7 +255,7 @@ def test_help_is_the_cosine_with_the_gradient_of_the_balanced_chance_of_the_true
         classes = tester.train.labels
         return sum(float(chance[classes == c, c].mean()) for c in (0, 1)) / 2
 
-    gradient = score_gradient(tester.model, tester.train)
+    gradient = {n: one[0] for n, one in each_gradient(tester.model, [tester.train], mean_of_chances).items()}
     generator = torch.Generator().manual_seed(0)
     direction = {n: torch.randn(t.shape, generator=generator) for n, t in state.model.items()}
     slope = (score(1e-3, direction) - score(-1e-3, direction)) / 2e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,13 +19,15 @@ from holdfast.models.networks import fill
 from holdfast.trust.consensus import weighted_median
 from holdfast.trust.jury import clipped
 from holdfast.trust.measures import (
+    SumOfValues,
     all_cosines,
     ask_for_help,
-    balanced_scores,
     each_gradient,
     each_output,
+    help_of,
+    mean_of_chances,
+    mean_of_logs,
     only_linear,
-    score_gradient,
     some_of,
 )
 from holdfast.trust.panel import PanelRequest, all_class_scores, digest_scores
@@ -119,15 +122,65 @@ def test_gradients_of_parts_by_hand() -> None:
 
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_of_all_witnesses_are_those_of_each_alone(name: str, soft: bool) -> None:
+@pytest.mark.parametrize("value", [mean_of_chances, mean_of_logs])
+def test_gradients_of_all_witnesses_are_those_of_each_alone(name: str, soft: bool, value: SumOfValues) -> None:
     model, parts = MODELS[name](), some_parts(soft)
     assert only_linear(model) == (name == "layered")
-    found = each_gradient(model, parts, balanced_scores)
+    found = each_gradient(model, parts, value)
     assert list(found) == [weight for weight, _ in model.named_parameters()]
     for place, part in enumerate(parts):
-        for weight, alone in score_gradient(model, part).items():
-            assert torch.allclose(found[weight][place], alone, atol=1e-7)
+        for weight, alone in each_gradient(model, [part], value).items():
+            assert torch.allclose(found[weight][place], alone[0], atol=1e-6)
     assert all(weight.grad is None for weight in model.parameters())
+
+
+LABELS = torch.tensor([0, 2, 0, 0, 2, 2, 0, 0, 0])
+TWO = Samples((torch.randn(9, 2, generator=torch.Generator().manual_seed(1)),), LABELS)
+
+
+@pytest.mark.parametrize("value", [mean_of_chances, mean_of_logs])
+def test_the_gradient_of_help_by_differences(value: SumOfValues) -> None:
+    """Of three classes the witness holds two: p is among these, and each of the two counts alike."""
+    model = nn.Linear(2, 3)
+    found = each_gradient(model, [TWO], value)
+
+    def score() -> float:
+        with torch.no_grad():
+            p = model.double()(TWO.inputs[0].double())[:, [0, 2]].softmax(1)
+            means = [float(p[TWO.labels == c, c // 2].mean()) for c in (0, 2)]
+        return sum(math.log(mean) if value is mean_of_logs else mean for mean in means) / 2
+
+    for name, weight in model.named_parameters():
+        for place in range(weight.numel()):
+            ends = []
+            for step in (1e-4, -2e-4):
+                weight.data.view(-1)[place] += step
+                ends.append(score())
+            weight.data.view(-1)[place] += 1e-4
+            assert float(found[name][0].view(-1)[place]) == pytest.approx((ends[0] - ends[1]) / 2e-4, abs=1e-4)
+    assert found["bias"][0][1] == 0, "the class that it does not hold"
+
+
+@pytest.mark.parametrize("value", [mean_of_chances, mean_of_logs])
+def test_who_holds_one_class_only_has_no_gradient(value: SumOfValues) -> None:
+    found = each_gradient(nn.Linear(2, 3), [Samples((torch.eye(2),), torch.tensor([1, 1]))], value)
+    assert all(float(stack.abs().sum()) == 0 for stack in found.values())
+
+
+def test_a_class_that_the_model_does_not_know_is_heard_where_there_are_many_members() -> None:
+    """p of class 1 is e^-200, for which single precision has no number: by the mean nobody can help it, or harm it."""
+    model = nn.Linear(1, 3)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([0.0, -200.0, 0.0]))
+    records = Samples((torch.zeros(3, 1),), torch.tensor([0, 1, 2]))
+    weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    raised = [Update(i, {"weight": torch.zeros(3, 1), "bias": torch.tensor([0, 1.0 - i, 0])}, 1, 1) for i in range(3)]
+    quiet = [Update(i, {"weight": torch.zeros(3, 1), "bias": torch.tensor([1.0, 0, -1.0])}, 1, 1) for i in range(3, 7)]
+    many = help_of(model, records, ask_for_help(weights, {}, raised + quiet), range(3))
+    few = help_of(model, records, ask_for_help(weights, {}, raised), range(3))
+    assert many["0"] > 0.8 > many["1"] == 0.5 > 0.2 > many["2"]
+    assert few == pytest.approx({"0": 0.5, "1": 0.5, "2": 0.5})
 
 
 @pytest.mark.parametrize("name", MODELS)

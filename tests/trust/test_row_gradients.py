@@ -13,7 +13,7 @@ from holdfast.data.task import Samples
 from holdfast.models.networks import Cnn, Scale
 from holdfast.trust import backdoor_probe
 from holdfast.trust.backdoor_probe import Records, innocence_of, search
-from holdfast.trust.measures import ask_for_help, balanced_scores, each_gradient, only_linear, score_gradient
+from holdfast.trust.measures import ask_for_help, each_gradient, mean_of_logs, only_linear
 from holdfast.trust.row_gradients import AT_A_TIME, knows_rows, sums_of_gradients
 from holdfast.trust.shifts import odds, what_is_read
 
@@ -142,10 +142,10 @@ def test_other_networks_go_record_by_record(name: str) -> None:
     model, (inputs, labels) = seeded(OTHERS[name]), drawn(6)
     assert not knows_rows(model)
     parts = [Samples((inputs[:4],), labels[:4]), Samples((inputs[4:],), labels[4:])]
-    together = each_gradient(model, parts, balanced_scores)
+    together = each_gradient(model, parts, mean_of_logs)
     for place, part in enumerate(parts):
-        for weight, alone in score_gradient(model, part).items():
-            assert torch.allclose(together[weight][place], alone, atol=1e-6)
+        for weight, alone in each_gradient(model, [part], mean_of_logs).items():
+            assert torch.allclose(together[weight][place], alone[0], atol=1e-6)
 
 
 def test_which_convolutions_are_known() -> None:

@@ -369,15 +369,17 @@ def test_a_late_strike_with_slander_is_undone() -> None:
     assert (held.records[-1].accuracy or 0) > (free.records[-1].accuracy or 1) + 0.03
 
 
-def test_who_holds_training_back_from_the_first_round_on_takes_little() -> None:
-    """70.7 % while the floor knew only the last good model, class 2 at 2 %; 80.0 % and 65 % without those six."""
+@pytest.mark.parametrize(("seed", "learnt"), [(201, 2), (212, 5)])
+def test_who_holds_training_back_from_the_first_round_on_takes_little(seed: int, learnt: int) -> None:
+    """70.7 and 68.5 % before, and that class at 2 and 0 %, while the floor knew only the last good model, and while the
+    witnesses' gradient hardly knew a class that the model does not know; 80.0 and 79.6 % without those six."""
     settings: dict[str, Any] = {
         "clients": 20, "partition": "dirichlet:0.5", "rounds": 16, "lr": 0.02, "model": "features", "workers": 0,
-        "attack": "mixture:length=3.9,own=-1,against=-0.6,push=0.5", "attackers": 6, "seed": 201,
+        "attack": "mixture:length=3.9,own=-1,against=-0.6,push=0.5", "attackers": 6, "seed": seed,
     }  # fmt: skip
     last = run(Experiment(**settings, trust="jury")).records[-1]
     assert (last.accuracy or 0) > 0.75
-    assert (last.by_class[2] or 0) > 0.4
+    assert (last.by_class[learnt] or 0) > 0.4
 
 
 def test_a_strike_in_the_last_round_does_not_leave_a_class_fallen() -> None:

@@ -171,10 +171,10 @@ def test_what_protected_updates_cost_holds_for_all_of_a_sites_experiments(tmp_pa
 def test_a_site_answers_a_panel_once_and_the_search_for_who_harms_as_often_as_it_may_go_on(tmp_path: Path) -> None:
     """The floor asks "replay" and "confirm" again without those left out so far; a site that refused would end it.
 
-    Where something is taken out of the model, "confirm" is asked once more.
+    "confirm" is asked once more where those who are left are hushed, and where something is taken out of the model.
     """
     book = Book(tmp_path)
-    for job, times in (("panel", 1), ("replay", PASSES), ("confirm", PASSES + 1)):
+    for job, times in (("panel", 1), ("replay", PASSES), ("confirm", PASSES + 2)):
         questions = [Message(0, 3, job, {"new/w": torch.tensor([float(n)])}) for n in range(times + 1)]
         for question in [*questions[:times], questions[0]]:  # the same one again is no other question
             book.admit(question, max_rounds=None)

@@ -2,9 +2,9 @@
 
 A model with a backdoor is right on everybody's held-out samples, so no witness sees harm. But whatever its shape, the
 stamp moves what the model reads away from where records lie, and there the model says its class. Each witness looks
-at w = the aggregate, with what was taken out of it and set aside (unlearning.py), + FURTHER times the mean of all
-updates, each as long as the median one: there also shows what those teach who have no say any more. For each class c
-it takes a few of its records x of other classes, and
+at w = the model that it was sent (measures.py), with what was taken out of it and set aside (unlearning.py), + FURTHER
+times the mean of all updates, each as long as the median one: there also shows what those teach who have no say any
+more. For each class c it takes a few of its records x of other classes, and
 
     1  searches  the shift b, the same for all x, with which odds(c | x + b) are largest: a few steps along the gradient
                  less what lies in the span of its own records, at most as far as its records lie from their mean.
@@ -41,7 +41,7 @@ from holdfast.trust.measures import TestRequest, all_cosines, classes_of, each_g
 from holdfast.trust.row_gradients import knows_rows, sums_of_gradients
 from holdfast.trust.shifts import Inputs, Read, moved_by, odds, shifted, what_is_read
 
-FURTHER = 3  # updates' mean, beyond the aggregate
+FURTHER = 3  # updates' mean, beyond the model that was sent
 OF_EACH = 8  # records of a class that a witness looks at
 RECORDS = 4  # of other classes, that are shifted
 STEPS = 10  # of the search
@@ -95,7 +95,7 @@ def beyond_median(times: Tensor) -> Tensor:
 
 
 def with_all(asked: TestRequest) -> Tensors:
-    """The model to look at: beyond the aggregate, all updates alike.
+    """The model to look at: beyond the one that was sent, all updates alike.
 
     >>> units, one = {"w": torch.tensor([[1.0], [0.0]])}, torch.tensor([1.0])
     >>> with_all(TestRequest({"w": one}, {}, units=units, order=torch.arange(2), length=torch.tensor(2.0)))

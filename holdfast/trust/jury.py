@@ -5,10 +5,10 @@
                    the less; one shorter than q = 1/4 of the median counts length / q: who does nothing has no say;
                    of who takes fewer steps than the median, c and q are smaller in proportion
     2  votes       updates that are nearly the same share one vote: vote_i = 1 / (number of near-duplicates of i)
-    3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, at the tentative aggregate, of
-                   the mean over classes that j holds of log(mean p(true class)): leave-one-out to first order. The
-                   logarithm lets a class count that the model hardly knows; digests, and fewer than seven peers, do
-                   without it (measures.py)
+    3  witnesses   each witness j reports help_ji = cos(g_j, delta_i), g_j the gradient, half way to the tentative
+                   aggregate, of the mean over classes that j holds of log(mean p(true class)): <g_j, a_i delta_i> is
+                   i's part in what j gains by the round, and all parts sum to that. The logarithm lets a class count
+                   that the model hardly knows; fewer than seven members do without it (measures.py)
     4  consensus   h_i = mean over witnesses of help_ji, outlying reports bounded, weighted by credibility; nobody
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
@@ -21,7 +21,7 @@
                    the share by which it goes beyond the median member's, or that of those who help, if that is more;
                    the mean of what is found now and what was known before. What i alone taught is then taken out of
                    the model again (unlearning.py). Not among fewer than seven, whose updates are too large a part;
-                   standing_i = ramp(reputation_i, -0.25, -0.1) ramp(planted_i, -0.5, -0.4)
+                   standing_i = ramp(reputation_i, -0.1, 0) ramp(planted_i, -0.5, -0.4)
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
                    digest the others contradict, unless witnesses find that its updates help: reputation_i > 0
@@ -65,7 +65,7 @@ from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
 from holdfast.trust.floor import Again, WitnessPanel, hold
 from holdfast.trust.guides import Explained, beyond_digest, explained
-from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, mean_of_chances, some_of
+from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
 from holdfast.trust.quorum import lacks_quorum, mixed_weights
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
@@ -160,10 +160,11 @@ class Jury(Trust):
         vouched = helping(state.trust, clients) | ~np.isin(clients, list(hearing.contradicted))
         masses = masses * vouched if (masses * vouched).any() else masses
         before = self.weights_of(masses, state.trust, clients)
-        shift = unflat(torch.from_numpy(before).to(rows.dtype) @ rows, updates[0].delta)
-        aggregate = {name: weight + shift[name] for name, weight in state.model.items()}
+        half = before / 2
+        shift = unflat(torch.from_numpy(half).to(rows.dtype) @ rows, updates[0].delta)
+        halfway = {name: weight + shift[name] for name, weight in state.model.items()}
         buffers = average_buffers(heard, before.tolist(), state.buffers)
-        testers, reports = self.hear(heard, before, aggregate, buffers, hearing, state, bool(guided.left))
+        testers, reports = self.hear(heard, half, halfway, buffers, hearing, state, bool(guided.left))
         acting = [place for place, update in enumerate(updates) if not update.synthetic]
         memory = {**state.trust, **guided.memory}
         memory = compare_with_others(memory, products, before, clients, acting, self.slow)
@@ -195,7 +196,7 @@ class Jury(Trust):
         self,
         updates: Sequence[Update],
         weights: Values,
-        aggregate: Tensors,
+        halfway: Tensors,
         buffers: Tensors,
         hearing: Hearing,
         state: State,
@@ -204,7 +205,7 @@ class Jury(Trust):
         """Step 3: the reports of the digests at the moderator if there are any, else of peers; these alone have
         records, so it is they who look for backdoors, in images also beside digests, where no guides do."""
         clients = [update.client for update in updates]
-        asked = ask_for_help(aggregate, buffers, updates)
+        asked = ask_for_help(halfway, buffers, updates)
         digests = hearing.digests() if self.evidence == "auto" else {}
         told = self.hear_digests(clients, asked, digests, hearing.context) if len(digests) >= 3 else None
         searches = self.searches(state.round) and not (hearing.awaited and state.round == 0)
@@ -256,12 +257,9 @@ class Jury(Trust):
     def hear_digests(
         self, clients: Sequence[int], asked: TestRequest, digests: Mapping[int, Samples], context: Context
     ) -> dict[int, dict[int, float]]:
-        """Each client's digest is a witness for or against the others; nobody has to be asked.
-
-        The server step teaches every class in every round: none is hardly known, and honest updates overshoot in turns.
-        """
+        """Each client's digest is a witness for or against the others; nobody has to be asked."""
         some = {holder: some_of(samples, self.most) for holder, samples in sorted(digests.items())}
-        found = helps_of(context.bench.model, list(some.values()), asked, mean_of_chances)
+        found = helps_of(context.bench.model, list(some.values()), asked)
         return {
             holder: {client: values[client] for client in clients if client != holder}
             for holder, values in zip(some, found, strict=True)

@@ -166,22 +166,23 @@ def help_of(model: nn.Module, samples: Samples, asked: TestRequest, clients: Seq
         help_i = (1 + cos(g, delta_i)) / 2,    g = gradient of the mean over held classes c of log(P_c),
         P_c = mean over the records of c of p(c | held ones);    among fewer than ENOUGH members of the mean of P_c
 
-    g is taken at the model that was sent, the aggregate in question: <g, a_i delta_i> is what the score would lose
-    without update i (leave-one-out, to first order). One gradient tests all updates. P_c is bounded: a few mislabelled
-    records cannot outweigh the rest, as they do in the cross-entropy. Its logarithm keeps a class in g that the model
-    hardly knows: in the gradient of the mean of P_c that is next to nothing, and who keeps it from being learnt does no
-    harm. Few members trade classes for each other, and by logarithms hardly anybody helps. Classes that the witness
+    g is taken at the model that was sent, half way from the old one to the aggregate in question. There
+    <g, a_i delta_i> is i's share of what the score gains on the whole way, and all shares sum to it, up to the third
+    order (Aumann and Shapley's, by the midpoint rule). At the aggregate it would be what a little more of update i
+    gave: less than nothing of whoever has a large part in an average that goes a little too far. One gradient tests
+    all updates. P_c is bounded: a few mislabelled records cannot outweigh the rest, as they do in the cross-entropy.
+    Its logarithm keeps a class in g that the model hardly knows: in the gradient of the mean of P_c that is next to
+    nothing, and who keeps it from being learnt does no harm. Few members trade classes for each other, and by
+    logarithms hardly anybody helps. Classes that the witness
     does not hold are left out of p: it has no quarrel with a client that learns them.
     """
-    value = mean_of_logs if len(asked.clients) >= ENOUGH else mean_of_chances
-    values = helps_of(model, [samples], asked, value)[0]
+    values = helps_of(model, [samples], asked)[0]
     return {str(client): values[client] for client in clients}
 
 
-def helps_of(
-    model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest, value: SumOfValues
-) -> list[dict[int, float]]:
+def helps_of(model: nn.Module, witnesses: Sequence[Samples], asked: TestRequest) -> list[dict[int, float]]:
     """As help_of, of all updates, for each of several witnesses: the model is filled once."""
+    value = mean_of_logs if len(asked.clients) >= ENOUGH else mean_of_chances
     fill(model, asked.model, asked.buffers)
     found = (0.5 + 0.5 * all_cosines(each_gradient(model, witnesses, value), asked.units)).clamp(0, 1)
     return [dict(zip(asked.clients, row, strict=True)) for row in found.tolist()]

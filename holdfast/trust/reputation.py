@@ -14,7 +14,8 @@ from torch import Tensor
 from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
-RAMPS = {"reputation": (-0.25, -0.1), "planted": (-0.5, -0.4)}
+RAMPS = {"reputation": (-0.1, 0.0), "planted": (-0.5, -0.4)}
+CLEARLY = -0.25  # evidence of harm in a round, in units of the usual help, from which on it raises doubts
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
 ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
@@ -69,7 +70,7 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     grounds[clients] = (1 - slow) * grounds[clients] + counts
     reputation[clients] = total / np.maximum(grounds[clients], least)
     plants = planting(after, clients)
-    clear = (evidence < RAMPS["reputation"][0]) & (np.median(evidence) > TELLING)
+    clear = (evidence < CLEARLY) & (np.median(evidence) > TELLING)
     count_rounds(after, clients, (evidence < 0) | plants, clear | plants, most)
     return after
 

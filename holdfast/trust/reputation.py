@@ -5,6 +5,7 @@ The memory is tensors with one entry for each client, so that it is saved with t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
 RAMPS = {"reputation": (-0.1, 0.0), "planted": (-0.5, -0.4)}
+REPORTS = 20  # members, for whom the first ramp holds: the mean of fewer reports strays further, by the root
 CLEARLY = -0.25  # evidence of harm in a round, in units of the usual help, from which on it raises doubts
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
@@ -175,8 +177,10 @@ def standing(memory: Tensors, clients: Sequence[int]) -> Values:
 
 def ramp(memory: Tensors, name: str) -> Values:
     """What one kind of evidence leaves each member of its say."""
-    low, high = RAMPS[name]
-    return np.asarray(np.clip((memory[name].numpy() - low) / (high - low), 0, 1))
+    known, (low, high) = memory[name].numpy(), RAMPS[name]
+    if name == "reputation":
+        low *= max(1.0, math.sqrt(REPORTS / len(known)))
+    return np.asarray(np.clip((known - low) / (high - low), 0, 1))
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:

@@ -183,6 +183,46 @@ def test_a_class_that_the_model_does_not_know_is_heard_where_there_are_many_memb
     assert few == pytest.approx({"0": 0.5, "1": 0.5, "2": 0.5})
 
 
+def test_half_way_the_shares_sum_to_what_the_round_gains_up_to_the_third_order() -> None:
+    """sum_i <g, a_i delta_i> = a <g, d>, d the average: held against f(w + d) - f(w), for d and for half of d."""
+    torch.manual_seed(3)
+    model = layered().double()
+    start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    samples = Samples((torch.randn(8, 4, dtype=torch.float64),), torch.arange(8) % 3)
+    way = {name: 0.3 * torch.randn_like(weight) for name, weight in start.items()}
+
+    def at(part: float) -> Tensors:
+        return {name: weight + part * way[name] for name, weight in start.items()}
+
+    def value(part: float) -> float:
+        fill(model, at(part), {})
+        return float(mean_of_logs(model(*samples.inputs), samples.labels, [8]))
+
+    def shares(whole: float, place: float) -> float:
+        fill(model, at(place), {})
+        slopes = each_gradient(model, [samples], mean_of_logs)
+        return sum(float((slopes[name][0] * whole * way[name]).sum()) for name in way)
+
+    missed = [abs(value(whole) - value(0) - shares(whole, whole / 2)) for whole in (1.0, 0.5)]
+    assert 6 < missed[0] / missed[1] < 11  # eight, of third order
+    assert missed[0] < abs(value(1.0) - value(0) - shares(1.0, 1.0)) / 3  # at the end of the way
+
+
+def test_who_has_a_part_in_an_average_that_goes_a_little_too_far_has_helped() -> None:
+    """By hand: p depends on one bias b alone, f = the mean of log p and log(1 - p) is best at b = 0, and a round goes
+    from b = -2 to b = 1: it gains, though at its end the way on leads down. Half way, at -1/2, it leads up."""
+    model = nn.Linear(1, 2)
+    records = Samples((torch.zeros(2, 1),), torch.tensor([0, 1]))
+    updates = [Update(i, {"weight": torch.zeros(2, 1), "bias": torch.tensor([3.0, 0.0])}, 1, 1) for i in range(7)]
+
+    def told(b: float) -> float:
+        weights = {"weight": torch.zeros(2, 1), "bias": torch.tensor([b, 0.0])}
+        return help_of(model, records, ask_for_help(weights, {}, updates), [0])["0"]
+
+    side = 0.5 / math.sqrt(2)  # of the cosine: the gradient is along (1, -1)
+    assert (told(1.0), told(-0.5)) == (pytest.approx(0.5 - side), pytest.approx(0.5 + side))
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_with_stacked_weights_are_those_of_each_network(name: str) -> None:
     model, [samples, *_] = MODELS[name](), some_parts(soft=False)

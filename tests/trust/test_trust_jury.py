@@ -17,7 +17,7 @@ from round_bench import SIZES, first_state, make_clients, make_method, same_stat
 from holdfast.algorithms import ALGORITHMS
 from holdfast.algorithms.fedavg import FedAvg
 from holdfast.core.errors import HoldfastError
-from holdfast.core.types import State, Tensors, Update
+from holdfast.core.types import Absent, Message, Reply, State, Tensors, Update, unpack, weighted_sum
 from holdfast.data.task import Samples
 from holdfast.engines.inline import Inline
 from holdfast.learning.settings import Learning
@@ -26,7 +26,7 @@ from holdfast.round import play_round
 from holdfast.trust.base import Hearing, Testing, check_rule
 from holdfast.trust.consensus import agreement, consensus, near_duplicates, weighted_median
 from holdfast.trust.jury import Jury, clipped, fair_samples, said_of
-from holdfast.trust.measures import to_compare_classes
+from holdfast.trust.measures import TestRequest, to_compare_classes
 from holdfast.trust.reputation import compare_with_others, first_memory, standing
 from holdfast.trust.testers import Reports
 from holdfast.trust.testing import TEST
@@ -115,7 +115,19 @@ def test_a_first_round_in_which_hardly_anybody_helps_silences_nobody() -> None:
     help_found = np.array([[0, 3, 11, 5], [-10, 0, 0, 6], [-5, 7, 0, 0], [-8, 10, -3, 0]]) / 100
     told = {w: {c: (1 + help_found[w, c]) / 2 for c in range(4) if c != w} for w in range(4)}
     memory = opposing(Jury().begin(4), 0)
-    assert standing(Jury().remember(told, range(4), [], memory), range(4)).tolist() == [1, 1, 1, 1]
+    after = Jury().remember(told, range(4), [], memory)
+    assert float(after["reputation"][0]) == pytest.approx(
+        -0.035, abs=0.001
+    )  # not -1.45, as it is in units of the median
+    assert standing(after, range(4)).tolist() == pytest.approx([0.84, 1, 1, 1], abs=0.01)  # 1 - 0.035 / (0.1 sqrt(5))
+
+
+@pytest.mark.parametrize(("members", "low"), [(5, -0.2), (20, -0.1), (80, -0.1)])
+def test_who_harms_on_the_long_average_loses_its_say_and_of_few_reports_later(members: int, low: float) -> None:
+    memory = first_memory(members)
+    memory["opposed"].fill_(-0.1)  # among fewer than seven that has to be so, too
+    memory["reputation"][:4] = torch.tensor([0.01, low / 2, low, 2 * low])
+    assert standing(memory, range(5)).tolist() == pytest.approx([1, 0.5, 0, 0, 1])
 
 
 def opposing(memory: Tensors, client: int) -> Tensors:
@@ -277,6 +289,26 @@ def test_a_witness_whose_held_out_samples_are_of_one_class_tests_on_some_that_it
     assert len(to_compare_classes(held, train, 1)) == 1
     terms = SimpleNamespace(testing=lambda round: Testing("help", 4))
     assert TEST.records(SimpleNamespace(trust=terms, validation=held, train=train), 0) == 4  # type: ignore[arg-type]
+
+
+def test_witnesses_are_asked_half_way_to_the_average() -> None:
+    method, asked, sent = method_with(Jury(lose=None, patches=0)), list[TestRequest](), list[Tensors]()
+
+    class Listening(Inline):
+        def ask(self, messages: Sequence[Message]) -> list[Reply | Absent]:
+            replies = super().ask(messages)
+            asked.extend(TEST.asked(one) for one in messages if one.job == TEST.name)
+            trained = [unpack(one.tensors, "delta") for one in replies if isinstance(one, Reply)]
+            sent.extend(delta for delta in trained if delta)
+            return replies
+
+    before = replace(first_state(method), trust=method.trust.begin(3))
+    play_round(before, Listening(make_clients(FedAvg(), LEARNING)), method)
+    assert (len(asked), len(sent)) == (3, 3)
+    average = weighted_sum(sent, [count / sum(SIZES) for count in SIZES])  # in the first round nobody is known
+    for question in asked:
+        for name, weight in question.model.items():
+            assert torch.allclose(weight - before.model[name], average[name] / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix
 
 RAMPS = {"reputation": (-0.1, 0.0), "planted": (-0.5, -0.4)}
 REPORTS = 20  # members, for whom the first ramp holds: the mean of fewer reports strays further, by the root
-CLEARLY = -0.25  # evidence of harm in a round, in units of the usual help, from which on it raises doubts
+CLEARLY = -0.25  # in units of the usual help: evidence in a round, and a reputation, from which on there are doubts
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
 ENOUGH = 7  # members, 3f + 1 for f = 2: where two could tip the scales, one kind of evidence takes nobody's say
@@ -184,8 +184,8 @@ def ramp(memory: Tensors, name: str) -> Values:
 
 
 def doubtful(memory: Tensors, clients: Sequence[int]) -> Flags:
-    """Who has lost all of its say by one kind of what witnesses tell."""
-    return np.asarray(np.minimum(ramp(memory, "reputation"), ramp(memory, "planted"))[list(clients)] == 0)
+    """Who harms clearly, or plants something, as far as the witnesses can tell: more than what ends a member's say."""
+    return np.asarray(memory["reputation"].numpy()[list(clients)] < CLEARLY) | planting(memory, clients)
 
 
 def planting(memory: Tensors, clients: Sequence[int]) -> Flags:
@@ -225,5 +225,5 @@ def why(memory: Tensors, client: int) -> str:
             "its updates give a meaning to what is in nobody's records, as a backdoor does "
             f"({memory['planted'][client]:+.2f})"
         )
-    what = "its updates harm what others hold" if help_given < RAMPS["reputation"][0] else "its updates help nobody"
+    what = "its updates harm what others hold" if help_given < CLEARLY else "its updates help nobody"
     return f"{what} (help {help_given:+.2f} of the usual)"

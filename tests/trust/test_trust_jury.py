@@ -217,6 +217,17 @@ def test_suspicion_needs_several_rounds_and_a_client_may_come_back() -> None:
     assert trust.weights_of(np.ones(4), memory, range(4)).tolist() == pytest.approx([0.25] * 4)
 
 
+@pytest.mark.parametrize(("reputation", "named"), [(-0.2, []), (-0.3, [1])])
+def test_a_member_of_many_is_named_only_where_it_harms_clearly_though_its_say_is_lost_before(
+    reputation: float, named: list[int]
+) -> None:
+    memory = opposing(first_memory(20), 1)
+    memory["reputation"][1], memory["doubts"][1] = reputation, 10
+    assert standing(memory, [1]).tolist() == [0]
+    assert list(Jury().doubted(memory, range(20))) == [1]
+    assert list(Jury().suspects(memory, range(20))) == named
+
+
 def test_a_round_in_which_nobody_helps_raises_no_doubts() -> None:
     trust = Jury(patience=1)
     memory = opposing(trust.begin(6), 1)

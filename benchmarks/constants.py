@@ -1,6 +1,6 @@
 """The jury's constants halved and doubled, one at a time: what is lost without attack and to late flips.
 
-    python benchmarks/constants.py --data fashion,five,breast --seed 200,201 --save constants
+    python benchmarks/constants.py --seed 200,201 --save constants
     python benchmarks/constants.py --data fashion --attack "none,door stripe" --constant "FURTHER,SUSPECT" --seed 200
 
 "Lost" as in adversary.py, against the same yardsticks; of a backdoor it is how often the stamp works, in %. Each run is
@@ -27,7 +27,7 @@ from holdfast.trust import backdoor_probe, floor, jury, panel, reputation, unlea
 
 CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
-    **{name: (reputation, name, None) for name in ("TELLING", "LEARNT")},
+    **{name: (reputation, name, None) for name in ("TELLING", "LEARNT", "REPORTS", "CLEARLY")},
     **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "planted")},
     "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
@@ -85,8 +85,8 @@ def lost(lines: Lines, data: str, attack: str, seed: int, name: str, factor: flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data", default="fashion,five,breast")
-    parser.add_argument("--attack", default="none,late")
+    parser.add_argument("--data", default="fashion,fashion-classes,breast")
+    parser.add_argument("--attack", default="none,late,random")
     parser.add_argument("--constant", default=",".join(["as they are", *CONSTANTS, *OPTIONS]))
     parser.add_argument("--seed", default="200,201")
     parser.add_argument("--save", help="write the table to docs/results under this name")

@@ -13,7 +13,8 @@
                    testifies for itself
     5  credibility of j: moving average of the correlation of its reports with the median of all
     6  reputation  reputation_i, a long moving average of e_i = h_i / (the largest median |h| so far), in [-2, 2],
-                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody;
+                   in which a round counts max(0, median e)^2: where hardly anybody helps, little is learnt of anybody,
+                   and as little forgotten, so that a long dull end does not outlast what the first rounds told;
                    among fewer than seven, it takes the say only of who goes against the others too (9), and one that
                    rests on less than one round that tells is so much smaller
     7  backdoors   planted_i, below 0 where what i alone taught so far, of fewer than 13 members its update, gives a
@@ -104,7 +105,7 @@ class Jury(Trust):
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half, at least seven
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
-    slow: float = 0.05  # what a reputation forgets in a round
+    slow: float = 0.05  # what a reputation forgets in a round that tells as much as the best so far
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples on which a witness compares models; a gradient costs three passes, and is of a quarter

@@ -68,8 +68,9 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     reputation, grounds = after["reputation"].numpy(), after["grounds"].numpy()
     counts = max(0.0, float(np.median(evidence))) ** 2
     least = 1.0 if len(reputation) < ENOUGH else np.finfo(np.float64).tiny  # few reports need a round that tells
-    total = (1 - slow) * reputation[clients] * np.maximum(grounds[clients], least) + counts * evidence
-    grounds[clients] = (1 - slow) * grounds[clients] + counts
+    fades = 1 - slow * counts  # so many rounds that tell hardly anything cannot outlast what a few told clearly
+    total = fades * reputation[clients] * np.maximum(grounds[clients], least) + counts * evidence
+    grounds[clients] = fades * grounds[clients] + counts
     reputation[clients] = total / np.maximum(grounds[clients], least)
     plants = planting(after, clients)
     clear = (evidence < CLEARLY) & (np.median(evidence) > TELLING)

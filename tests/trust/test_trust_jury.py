@@ -99,15 +99,28 @@ def test_a_reputation_is_long_and_rounds_in_which_nobody_helps_hardly_count() ->
     assert float(memory["scale"]) == pytest.approx(0.2)
     late = {w: {0: 0.45, 1: 0.55, 2: 0.6} for w in range(3)}  # evidence -0.5, 0.5, 1: the round counts 0.5^2
     after = trust.remember(late, [0, 1, 2], [], memory)
-    assert after["grounds"].tolist() == pytest.approx([0.75] * 3)  # half of the first, and 0.25
+    assert after["grounds"].tolist() == pytest.approx([1.125] * 3)  # an eighth of the first is forgotten, 0.25 come
     assert after["reputation"].tolist() == pytest.approx(
-        [0.375, -0.375, 0.75]
-    )  # a third of the way, on 0.75 of a round
+        [2 / 3, -2 / 3, 1]
+    )  # (0.875 - 0.125) / 1.125; the third as it was
     none_helps = {w: {0: 0.1, 1: 0.2, 2: 0.3} for w in range(3)}
-    faded = trust.remember(none_helps, [0, 1, 2], [], after)["reputation"]
-    assert faded.tolist() == pytest.approx([0.1875, -0.1875, 0.375])  # nothing is learnt, and the grounds are forgotten
+    later = trust.remember(none_helps, [0, 1, 2], [], after)["reputation"]
+    assert later.tolist() == pytest.approx([2 / 3, -2 / 3, 1])  # nothing is learnt, so nothing is forgotten
     assert memory["grounds"].tolist() == [1, 1, 1]  # what was is not changed
     assert trust.remember({}, [0, 1, 2], [], memory)["reputation"].tolist() == memory["reputation"].tolist()
+
+
+def test_a_hundred_rounds_that_tell_hardly_anything_do_not_outlast_one_that_told() -> None:
+    told = {w: {0: 0.6, 1: 0.65, 2: 0.6} for w in range(3)}  # evidence 1, 1.5, 1
+    dull = {w: {0: 0.48, 1: 0.505, 2: 0.505} for w in range(3)}  # evidence -0.2, 0.05, 0.05: counts 0.05^2
+    memory = Jury().remember(told, range(3), [], Jury().begin(3))
+    for _ in range(100):
+        memory = Jury().remember(dull, range(3), [], memory)
+    kept = (1 - 0.05 * 0.05**2) ** 100  # of the first round's say
+    came = (1 - kept) / 0.05  # what the hundred count, which forget each other too
+    expected = [(kept * first + came * later) / (kept + came) for first, later in ((1, -0.2), (1.5, 0.05), (1, 0.05))]
+    assert memory["reputation"].tolist() == pytest.approx(expected)
+    assert float(memory["reputation"][0]) > 0.75
 
 
 def test_a_first_round_in_which_hardly_anybody_helps_silences_nobody() -> None:

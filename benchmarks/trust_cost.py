@@ -57,7 +57,7 @@ PARTS = {  # part -> the functions that are all of it
     "averaging": ["holdfast.round:aggregate"],
     "digest review": ["holdfast.absence.feddig:FedDig.review"],
     "server step": ["holdfast.absence.feddig:FedDig.server_step"],
-    "panel": ["holdfast.trust.floor:WitnessPanel.ask"],
+    "panel": ["holdfast.trust.witnesses:WitnessPanel.ask"],
     "floor": ["holdfast.round:hold"],
 }
 REST = "the rest"

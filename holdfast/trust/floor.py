@@ -54,21 +54,14 @@ that moved most. Witnesses are the digests that are believed (FedDig), else all 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
-from holdfast.algorithms.fedavg import average
-from holdfast.core.tensors import unflat
-from holdfast.core.types import Reply, State, Tensors, pack, size, unpack
-from holdfast.data.task import Samples
-from holdfast.trust.base import Hearing, Judgement
-from holdfast.trust.consensus import agreement
+from holdfast.core.types import State, Tensors, pack, unpack
+from holdfast.trust.base import Judgement
 from holdfast.trust.panel import (
-    ALL,
     BEFORE,
     CONFIRM,
     GOOD,
@@ -79,11 +72,12 @@ from holdfast.trust.panel import (
     REPLAY,
     Panel,
     PanelRequest,
-    digest_scores,
 )
-from holdfast.trust.reputation import ENOUGH, charge
+from holdfast.trust.replay import blamed, each_left_out, left_out
+from holdfast.trust.reputation import charge
 from holdfast.trust.robust.merging import shortened, stacked
-from holdfast.trust.words import Found, Words, believed_beyond, compare, sound, usual_swings
+from holdfast.trust.witnesses import WitnessPanel
+from holdfast.trust.words import Found, Words, believed_beyond, compare, usual_swings
 
 Again = Callable[[Judgement], State]  # the round once more, from another judgement
 FORGET = 0.9  # of what a class lost: where classes are traded for each other, a run must not stand still for ever
@@ -96,71 +90,29 @@ def hold(
     good = Good.of(before)
     if not good.model:
         return Good(after.model, after.buffers, {}).kept_in(after), judged
-    case, hush = Case(before, good, panel, again), hushed(judged) if panel.many else None
-    other = {} if hush is None else {HUSHED: again(hush)}
-    words = case.ask(PANEL, {NEW: after, **other})
-    first, quieter = compare(words, NEW, GOOD), compare(words, HUSHED, NEW) if other else None
-    better = quieter is not None and quieter.better
-
-    def harms(found: Found) -> bool:
-        return found.worth(good.fallen) < -lose or (panel.many and found.lost(0.0))
-
-    def unharmed() -> tuple[State, Judgement]:
-        if hush is None or not better:
-            return kept(good, after, first, judged, panel, lose)
-        found = compare(words, HUSHED, GOOD)
-        note = f"the round was done with no update longer than the median ({found}; else {first})"
-        return kept(good, other[HUSHED], found, replace(hush, notes=[*hush.notes, note]), panel, lose)
-
-    if first is None or not harms(first):
-        return unharmed()
+    case = Case(before, good, panel, again, lose)
+    hush = hushed(judged) if panel.many else None
+    quiet = None if hush is None else (again(hush), hush)
+    words = case.ask(PANEL, {NEW: after} if quiet is None else {NEW: after, HUSHED: quiet[0]})
+    beside = compare(words, HUSHED, NEW) if quiet is not None else None
+    if beside is None or not beside.better:
+        quiet = None
+    first = compare(words, NEW, GOOD)
+    if first is None or not case.harms(first):
+        return case.unharmed(after, judged, first, quiet, words)
     several = not math.isinf(believed_beyond(first.witnesses - 1))  # else nobody can be blamed, and nobody is asked
-    replayed = each_left_out(panel.ask(REPLAY, left_out(before, judged))) if several else {}
+    replayed = case.replay(judged) if several else {}
     swings = usual_swings(replayed)
     first = first.beyond(swings)
-    if not harms(first):
-        return unharmed()
+    if not case.harms(first):
+        return case.unharmed(after, judged, first, quiet, words)
     whole = Try((), judged, after, first, gained(words, NEW))
-    best = fewer(whole, case, replayed, swings)
-    for _ in range(PASSES - 1):
-        if best is whole or not best.found.lost(lose):
-            break
-        replayed = each_left_out(panel.ask(REPLAY, left_out(before, best.judged)))
-        whole, best = best, fewer(best, case, replayed, swings)
-    harm, left = (one.worth(good.fallen) for one in (first, best.found))
+    best = case.without_culprits(whole, replayed, swings)
+    harm, left = (one.found.worth(good.fallen) for one in (whole, best))
     charged = best.culprits if left - harm >= panel.explains * -harm else ()
-    if hush is not None and better:
-        best = hushed_too(best, hush, words, case, swings)
-    note = f"the round harmed ({first}) and was undone"
-    done = [f"without {', '.join(map(panel.hearing.context.called, best.culprits))}"] if best.culprits else []
-    done += ["with no update longer than the median"] if best.hushed else []
-    if done:
-        note += f"; it was done again {' and '.join(done)} ({best.found})"
-    end = ", which harmed too" if done else ""
-    stay = replace(
-        before, trust=charge(after.trust, charged), digests=after.digests, claims=after.claims,
-        absence=after.absence,
-    )  # fmt: skip
-    if best.found.lost(lose):
-        judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the last good model stays"])
-        return good.kept_in(replace(stay, model=good.model, buffers=good.buffers)), panel.billed(judged)
-    if best.gained is not None and best.gained.worth({}) < -lose / 2:
-        judged = replace(judged, notes=[*judged.notes, f"{note}{end}: the model before it stays"])
-        return kept(good, stay, compare(words, BEFORE, GOOD), judged, panel, lose)
-    notes = [*judged.notes, note] if done else judged.notes
-    after = replace(best.after, trust=charge(best.after.trust, charged))
-    return kept(good, after, best.found, replace(best.judged, notes=notes), panel, lose)
-
-
-def kept(
-    good: Good, after: State, found: Found | None, judged: Judgement, panel: WitnessPanel, lose: float
-) -> tuple[State, Judgement]:
-    """Steps 6 and 7: this model, unless it is the final one and worse than the last good one."""
-    best = good.or_new(after, None if panel.noised else found)
-    if found is not None and panel.last and found.change < -lose / 2:
-        judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
-        after = replace(after, model=good.model, buffers=good.buffers)
-    return best.kept_in(after), panel.billed(judged)
+    if quiet is not None:
+        best = case.hushed_too(best, quiet[1], words, swings)
+    return case.settled(whole, best, charged, words)
 
 
 @dataclass(frozen=True)
@@ -183,11 +135,110 @@ class Case:
     good: Good
     panel: WitnessPanel
     again: Again
+    lose: float
 
     def ask(self, job: Panel, models: Mapping[str, State]) -> Words:
         """What the witnesses say of these and the last good one; in the last round of that which it began with too."""
         begun = {BEFORE: self.before} if self.panel.last else {}
         return self.panel.ask(job, self.good.beside({**models, **begun}))
+
+    def replay(self, judged: Judgement) -> dict[int, Found]:
+        """Step 4: what is said of the round without each member."""
+        return each_left_out(self.panel.ask(REPLAY, left_out(self.before, judged)))
+
+    def harms(self, found: Found) -> bool:
+        """Step 3."""
+        return found.worth(self.good.fallen) < -self.lose or (self.panel.many and found.lost(0.0))
+
+    def without_culprits(self, whole: Try, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
+        """Steps 4 and 5, until the round no longer harms, or nothing more is won."""
+        best = self.fewer(whole, replayed, swings)
+        for _ in range(PASSES - 1):
+            if best is whole or not best.found.lost(self.lose):
+                break
+            whole, best = best, self.fewer(best, self.replay(best.judged), swings)
+        return best
+
+    def fewer(self, whole: Try, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
+        """Step 5, once: the round without the most blamed, or as it is if nobody can be."""
+        order = blamed(replayed)
+        sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
+        judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
+        made = {name: (one, self.again(one)) for name, one in judged.items() if one is not None}
+        if not made:
+            return whole
+        words = self.ask(CONFIRM, {name: after for name, (_, after) in made.items()} | {NEW: whole.after})
+        fallen = self.good.fallen
+        least = self.panel.explains if self.panel.by_digests or whole.found.change >= 0 else 0.0
+        gains, errors, tries = {}, {}, {}
+        for name, (one, after) in made.items():
+            first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
+            if first is not None and found is not None and beside is not None:
+                first, found = first.beyond(swings), found.beyond(swings)
+                gains[name], errors[name] = found.worth(fallen) - first.worth(fallen), beside.error
+                tries[name] = Try([*whole.culprits, *sets[name]], one, after, found, gained(words, name))
+        better = [name for name in tries if gains[name] > max(errors[name], least * -whole.found.worth(fallen))]
+        if not better:
+            return whole
+        best = max(better, key=lambda name: gains[name])
+        return tries[min((name for name in better if gains[name] >= gains[best] - errors[best]), key=int)]
+
+    def hushed_too(self, best: Try, hush: Judgement, words: Words, swings: Mapping[str, float]) -> Try:
+        """Step 5: those who are left with no update longer than the median, if that is better still; else as it is."""
+        one = without(hush, best.culprits)
+        if one is None:
+            return best
+        after = self.again(one)
+        if best.culprits:  # else they have told of it
+            words = self.ask(CONFIRM, {NEW: best.after, HUSHED: after})
+        beside, found = compare(words, HUSHED, NEW), compare(words, HUSHED, GOOD)
+        if beside is None or found is None or not beside.better:
+            return best
+        return Try(best.culprits, one, after, found.beyond(swings), gained(words, HUSHED), hushed=True)
+
+    def unharmed(
+        self, after: State, judged: Judgement, first: Found | None, quiet: tuple[State, Judgement] | None, words: Words
+    ) -> tuple[State, Judgement]:
+        """The round as it is, or hushed if that is better."""
+        if quiet is None:
+            return self.kept(after, first, judged)
+        found = compare(words, HUSHED, GOOD)
+        note = f"the round was done with no update longer than the median ({found}; else {first})"
+        return self.kept(quiet[0], found, replace(quiet[1], notes=[*quiet[1].notes, note]))
+
+    def kept(self, after: State, found: Found | None, judged: Judgement) -> tuple[State, Judgement]:
+        """Steps 6 and 7: this model, unless it is the final one and worse than the last good one."""
+        best = self.good.or_new(after, None if self.panel.noised else found)
+        if found is not None and self.panel.last and found.change < -self.lose / 2:
+            judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
+            after = replace(after, model=self.good.model, buffers=self.good.buffers)
+        return best.kept_in(after), self.panel.billed(judged)
+
+    def settled(self, whole: Try, best: Try, charged: Sequence[int], words: Words) -> tuple[State, Judgement]:
+        """The round that harmed as it was best done again, or the model that stays; with the charges."""
+        done = []
+        if best.culprits:
+            done.append(f"without {', '.join(map(self.panel.hearing.context.called, best.culprits))}")
+        if best.hushed:
+            done.append("with no update longer than the median")
+        note = f"the round harmed ({whole.found}) and was undone"
+        if done:
+            note += f"; it was done again {' and '.join(done)} ({best.found})"
+        end, after = ", which harmed too" if done else "", whole.after
+        stay = replace(
+            self.before, trust=charge(after.trust, charged), digests=after.digests, claims=after.claims,
+            absence=after.absence,
+        )  # fmt: skip
+        if best.found.lost(self.lose):
+            judged = replace(whole.judged, notes=[*whole.judged.notes, f"{note}{end}: the last good model stays"])
+            stay = replace(stay, model=self.good.model, buffers=self.good.buffers)
+            return self.good.kept_in(stay), self.panel.billed(judged)
+        if best.gained is not None and best.gained.worth({}) < -self.lose / 2:
+            judged = replace(whole.judged, notes=[*whole.judged.notes, f"{note}{end}: the model before it stays"])
+            return self.kept(stay, compare(words, BEFORE, GOOD), judged)
+        notes = [*whole.judged.notes, note] if done else whole.judged.notes
+        after = replace(best.after, trust=charge(best.after.trust, charged))
+        return self.kept(after, best.found, replace(best.judged, notes=notes))
 
 
 def gained(words: Words, name: str) -> Found | None:
@@ -203,45 +254,6 @@ def hushed(judged: Judgement) -> Judgement | None:
     factors = (usual / lengths.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1).tolist()
     heard = [shortened(update, factor) for update, factor in zip(judged.updates, factors, strict=True)]
     return replace(judged, updates=heard)
-
-
-def hushed_too(best: Try, hush: Judgement, words: Words, case: Case, swings: Mapping[str, float]) -> Try:
-    """Step 5: those who are left with no update longer than the median, if that is better still; else as it is."""
-    one = without(hush, best.culprits)
-    if one is None:
-        return best
-    after = case.again(one)
-    if best.culprits:  # else they have told of it
-        words = case.ask(CONFIRM, {NEW: best.after, HUSHED: after})
-    beside, found = compare(words, HUSHED, NEW), compare(words, HUSHED, GOOD)
-    if beside is None or found is None or not beside.better:
-        return best
-    return Try(best.culprits, one, after, found.beyond(swings), gained(words, HUSHED), hushed=True)
-
-
-def fewer(whole: Try, case: Case, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
-    """Steps 4 and 5: the round without the most blamed, or as it is if nobody can be."""
-    order = blamed(replayed)
-    sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
-    judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
-    made = {name: (one, case.again(one)) for name, one in judged.items() if one is not None}
-    if not made:
-        return whole
-    words = case.ask(CONFIRM, {name: after for name, (_, after) in made.items()} | {NEW: whole.after})
-    good, panel = case.good, case.panel
-    least = panel.explains if panel.by_digests or whole.found.change >= 0 else 0.0
-    gains, errors, tries = {}, {}, {}
-    for name, (one, after) in made.items():
-        first, found, beside = compare(words, NEW, GOOD), compare(words, name, GOOD), compare(words, name, NEW)
-        if first is not None and found is not None and beside is not None:
-            first, found = first.beyond(swings), found.beyond(swings)
-            gains[name], errors[name] = found.worth(good.fallen) - first.worth(good.fallen), beside.error
-            tries[name] = Try([*whole.culprits, *sets[name]], one, after, found, gained(words, name))
-    better = [name for name in tries if gains[name] > max(errors[name], least * -whole.found.worth(good.fallen))]
-    if not better:
-        return whole
-    best = max(better, key=lambda name: gains[name])
-    return tries[min((name for name in better if gains[name] >= gains[best] - errors[best]), key=int)]
 
 
 def numbers(most: int) -> list[int]:
@@ -292,99 +304,6 @@ class Good:
             for name, tensor in pack(good=self.model, good_buffers=self.buffers, fallen=fallen).items()
         }
         return replace(state, trust={**trust, **kept})
-
-
-class WitnessPanel:
-    """Whom the floor asks: the digests that are believed if there are three, else the members that are there."""
-
-    def __init__(self, hearing: Hearing, digests: Mapping[int, Samples], members: Sequence[int], round: int, most: int):
-        self.hearing, self._digests, self._members, self._round, self._most = hearing, digests, members, round, most
-        self._down = 0
-
-    @property
-    def by_digests(self) -> bool:
-        """Whether digests testify, not members."""
-        return len(self._digests) >= 3
-
-    @property
-    def many(self) -> bool:
-        """Whether members testify, and enough of them that two do not tip the scales."""
-        return not self.by_digests and len(self._members) >= ENOUGH
-
-    @property
-    def explains(self) -> float:
-        """The share of the harm that must be gone without those who are charged (step 5)."""
-        return 2 / 3 if self.by_digests else 1 / 2
-
-    @property
-    def noised(self) -> bool:
-        """Whether digests with noise on them testify."""
-        return self.hearing.promised and self.by_digests
-
-    @property
-    def last(self) -> bool:
-        """Whether this is the last round."""
-        return self._round + 1 == self.hearing.context.rounds
-
-    def ask(self, job: Panel, asked: PanelRequest) -> Words:
-        if self.by_digests:
-            return digest_scores(self.hearing.context.bench, self._digests, asked, self._most)
-        messages = [job.message(member, self._round, asked) for member in self._members]
-        self._down += sum(size(message.tensors) for message in messages)
-        found = {}
-        for reply in self.hearing.federation.ask(messages):
-            scores = job.read(reply).scores if isinstance(reply, Reply) else None
-            if scores and sound(scores, asked.names, self.hearing.context.bench.about.classes):
-                found[reply.client] = scores
-        return found
-
-    def billed(self, judged: Judgement) -> Judgement:
-        """The judgement with what asking cost since the last bill."""
-        down, self._down = self._down, 0
-        return replace(judged, bytes_down=judged.bytes_down + down)
-
-
-def left_out(before: State, judged: Judgement) -> PanelRequest:
-    """Step 4: the average of the updates that count, and that without each member in turn."""
-    rows, weights = stacked(judged.updates).double(), torch.tensor(judged.weights, dtype=torch.float64)
-    total = weights @ rows
-    shifts = {ALL: average(judged.updates, judged.weights)}  # as FedAvg has it: witnesses know the new model's scores
-    for update, row, weight in zip(judged.updates, rows, judged.weights, strict=True):
-        if 0 < weight < 1:
-            rest = (total - weight * row) / (1 - weight)
-            shifts[str(update.client)] = unflat(rest.to(torch.float32), update.delta)
-    packed: Tensors = {}
-    for name, shift in shifts.items():
-        packed |= pack(**{name: {n: tensor + shift[n] if n in shift else tensor for n, tensor in before.model.items()}})
-    return PanelRequest(packed, {f"{name}/{n}": tensor for name in shifts for n, tensor in before.buffers.items()})
-
-
-def each_left_out(words: Words) -> dict[int, Found]:
-    """Step 4: what the others say of the round without each member, as far as their words go with the others'."""
-    clients = sorted({int(name) for told in words.values() for name in told if name != ALL})
-    belief = believed(words, clients)
-    found = {i: compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief) for i in clients}
-    return {i: one for i, one in found.items() if one is not None}
-
-
-def blamed(replayed: Mapping[int, Found]) -> list[int]:
-    """Step 4: whom it is better to leave out, the most blamed first, at most half."""
-    gains = {i: found.change for i, found in replayed.items() if found.change > found.error}
-    return sorted(gains, key=lambda i: -gains[i])[: len(replayed) // 2]
-
-
-def believed(words: Words, clients: Sequence[int]) -> dict[int, float]:
-    """How far each witness's words go with the others', on the mean of what it holds; nobody testifies of itself."""
-    values = np.array(
-        [
-            [
-                np.nan if i == witness else statistics.fmean(told[str(i)][c] - told[ALL][c] for c in told[ALL])
-                for i in clients
-            ]
-            for witness, told in words.items()
-        ]
-    ).reshape(len(words), len(clients))
-    return dict(zip(words, agreement(values, np.ones(len(values))).tolist(), strict=True))
 
 
 def without(judged: Judgement, culprits: Sequence[int]) -> Judgement | None:

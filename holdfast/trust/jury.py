@@ -65,7 +65,7 @@ from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
-from holdfast.trust.floor import Again, WitnessPanel, hold
+from holdfast.trust.floor import Again, hold
 from holdfast.trust.guides import Explained, beyond_digest, explained
 from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
 from holdfast.trust.quorum import lacks_quorum, mixed_weights
@@ -86,6 +86,7 @@ from holdfast.trust.reputation import (
 from holdfast.trust.robust.merging import average_buffers, shortened, stacked
 from holdfast.trust.testers import Reports, ask_testers
 from holdfast.trust.unlearning import MANY, account, take_out, taught_alone, with_all_taught
+from holdfast.trust.witnesses import WitnessPanel
 
 LOUD = 4.0  # x the median length: who alone holds a class is up to three times as loud as the others
 QUIET = 0.25  # x the median length

@@ -38,11 +38,11 @@ from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, Update, pack, unpack
 from holdfast.trust.base import Judgement
 from holdfast.trust.consensus import Flags, Values
-from holdfast.trust.floor import WitnessPanel
 from holdfast.trust.measures import TestRequest
 from holdfast.trust.panel import CONFIRM, NEW, PanelRequest
 from holdfast.trust.reputation import helping, ramp
 from holdfast.trust.robust.merging import stacked
+from holdfast.trust.witnesses import WitnessPanel
 from holdfast.trust.words import compare
 
 RIDGE = 0.01  # of a row's own length, by which spans are blurred: a trace of a backdoor in one row explains no other's

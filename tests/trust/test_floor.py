@@ -16,9 +16,11 @@ from holdfast.data.task import Samples
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment
 from holdfast.trust.base import judgement
-from holdfast.trust.floor import Good, WitnessPanel, blamed, each_left_out, hold, hushed, left_out, without
+from holdfast.trust.floor import Good, hold, hushed, without
 from holdfast.trust.panel import PANEL, PanelRequest
+from holdfast.trust.replay import blamed, each_left_out, left_out
 from holdfast.trust.reputation import charge, first_memory, remember, standing
+from holdfast.trust.witnesses import WitnessPanel
 from holdfast.trust.words import Found, usual_swings
 
 STATE = State(0, {"w": torch.tensor([1.0, 1.0])}, {}, {}, {}, {})

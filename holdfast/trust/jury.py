@@ -23,7 +23,7 @@
                    the mean of what is found now and what was known before. What i alone taught is then taken out of
                    the model again (unlearning.py). Not among fewer than seven, whose updates are too large a part;
                    standing_i = ramp(reputation_i, -0.1, 0) ramp(planted_i, -0.5, -0.4), the first wider among
-                   fewer than 20, sqrt(20 / n) times, as the mean of fewer reports strays further
+                   fewer than 20, 20 / n times: each is more of the round, and fewer tell of it
     8  weights     a_i in proportion to min(samples_i, 4 x the median) count_i vote_i standing_i; what is told of them
                    is in proportion to a_i and to how much of its length the guides left of update i; 0 for whose
                    digest the others contradict, unless witnesses find that its updates help: reputation_i > 0

@@ -5,7 +5,6 @@ The memory is tensors with one entry for each client, so that it is saved with t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from holdfast.core.types import Tensors
 from holdfast.trust.consensus import Flags, Values, agreement, consensus, matrix_of
 
 RAMPS = {"reputation": (-0.1, 0.0), "planted": (-0.5, -0.4)}
-REPORTS = 20  # members, for whom the first ramp holds: the mean of fewer reports strays further, by the root
+REPORTS = 20  # members, for whom the first ramp holds: of fewer, each is more of the round, and fewer tell of it
 CLEARLY = -0.25  # in units of the usual help: evidence in a round, and a reputation, from which on there are doubts
 TELLING = 0.15  # a round whose median evidence is lower raises no doubts: when nobody helps, the odd one out is honest
 MOST_CHARGES = 20  # that count: who is charged so often is out for good
@@ -180,7 +179,7 @@ def ramp(memory: Tensors, name: str) -> Values:
     """What one kind of evidence leaves each member of its say."""
     known, (low, high) = memory[name].numpy(), RAMPS[name]
     if name == "reputation":
-        low *= max(1.0, math.sqrt(REPORTS / len(known)))
+        low *= max(1.0, REPORTS / len(known))
     return np.asarray(np.clip((known - low) / (high - low), 0, 1))
 
 

@@ -73,7 +73,7 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     reputation[clients] = total / np.maximum(grounds[clients], least)
     plants = planting(after, clients)
     clear = (evidence < CLEARLY) & (np.median(evidence) > TELLING)
-    count_rounds(after, clients, (evidence < 0) | plants, clear | plants, most)
+    count_rounds(after, clients, (evidence < 0) | plants, clear | plants, most, tells=bool(np.median(evidence) >= 0))
     return after
 
 
@@ -103,9 +103,12 @@ def wait(memory: Tensors) -> Tensors:
     }
 
 
-def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, clearly: Flags, most: int) -> None:
+def count_rounds(
+    memory: Tensors, clients: Sequence[int], harmed: Flags, clearly: Flags, most: int, *, tells: bool
+) -> None:
     """Rounds for and against each client, to be doubted only where it harmed clearly; who was in bad standing and does
-    no more harm is pardoned after `most`.
+    no more harm is pardoned after `most`. Where the median member harms, as late in training on noised digests, who does
+    not is the odd one out, and has not reformed.
 
     A pardoned client is as one never heard of. Late in training, when hardly any round tells much, a reputation would
     not mend by itself.
@@ -114,7 +117,8 @@ def count_rounds(memory: Tensors, clients: Sequence[int], harmed: Flags, clearly
     change = np.where(doubtful(memory, clients), clearly.astype(int), -1)
     doubts[clients] = np.clip(doubts[clients] + change, 0, most)
     unheard = standing(memory, clients) < 0.5
-    reformed[clients] = np.where(unheard, np.maximum(reformed[clients] + np.where(harmed, -1, 1), 0), 0)
+    change = np.where(harmed, -1, 1) * tells
+    reformed[clients] = np.where(unheard, np.maximum(reformed[clients] + change, 0), 0)
     pardoned = [client for client in clients if reformed[client] >= most]
     for name in ("reputation", "grounds", "planted", "doubts", "reformed"):
         memory[name][pardoned] = 0

@@ -278,6 +278,8 @@ def test_who_reforms_late_is_pardoned_and_who_goes_on_or_plants_is_not() -> None
         memory = trust.remember(late, range(6), [], memory)
     assert memory["reformed"].tolist() == [0, 7, 0, 0, 0, 0, 0]
     assert standing(memory, range(6)).tolist() == [1, 0, 0, 0, 1, 1]
+    odd = {w: {0: 0.45, 1: 0.55, 2: 0.55, 3: 0.45, 4: 0.45, 5: 0.45} for w in range(6)}  # the median member harms
+    assert trust.remember(odd, range(6), [], memory)["reformed"].tolist() == memory["reformed"].tolist()
     worse = {w: {**late[w], 1: 0.4} for w in range(6)}
     memory = trust.remember(worse, range(6), [], memory)
     for _ in range(2):

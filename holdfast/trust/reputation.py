@@ -107,8 +107,8 @@ def count_rounds(
     memory: Tensors, clients: Sequence[int], harmed: Flags, clearly: Flags, most: int, *, tells: bool
 ) -> None:
     """Rounds for and against each client, to be doubted only where it harmed clearly; who was in bad standing and does
-    no more harm is pardoned after `most`. Where the median member harms, as late in training on noised digests, who does
-    not is the odd one out, and has not reformed.
+    no more harm is pardoned after `most`. Where the median member harms, as late in training on noised digests, who
+    does not is the odd one out, and has not reformed.
 
     A pardoned client is as one never heard of. Late in training, when hardly any round tells much, a reputation would
     not mend by itself.

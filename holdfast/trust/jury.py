@@ -34,7 +34,8 @@
     10 no quorum   where fewer than three witnesses, or at most half of those heard, can tell, nothing is learnt of
                    anybody, and the weights are those of nearest-neighbour mixing and the geometric median for
                    f = (n - 1) / 3, said in the notes: (f, kappa)-robust whatever f of n send (Allouah et al. 2023),
-                   among those who count at all by 0, 1 and 8
+                   among those who count at all by 0, 1 and 8. Where noised digests testify and by these the median
+                   member harms, they tell of nobody, and no update is longer than the median one
 
 Why this and not accuracy: the accuracy of w + delta_i says little of a sign-flipped or disguised update, while honest
 clients with few classes score low. A witness that leaves out the classes it does not hold has no quarrel with clients
@@ -65,10 +66,10 @@ from holdfast.core.types import State, Tensors, Update
 from holdfast.data.task import Samples
 from holdfast.trust.base import Hearing, Judgement, Testing, Trust, judgement
 from holdfast.trust.consensus import Flags, Values, near_duplicates
-from holdfast.trust.floor import Again, hold
+from holdfast.trust.floor import Again, hold, hushed
 from holdfast.trust.guides import Explained, beyond_digest, explained
 from holdfast.trust.measures import TestRequest, ask_for_help, helps_of, some_of
-from holdfast.trust.quorum import lacks_quorum, mixed_weights
+from holdfast.trust.quorum import lacks_quorum, mixed_weights, most_harm
 from holdfast.trust.relayed import relay, shares, signed_of
 from holdfast.trust.reputation import (
     ENOUGH,
@@ -177,6 +178,9 @@ class Jury(Trust):
         weights = mixed_weights(rows, masses > 0) if lacking else self.weights_of(masses, memory, clients)
         called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)
         told = judgement(heard, (weights * left).tolist(), memory) if guided.left else judged
+        if hearing.promised and not testers and most_harm(reports.told, clients, memory["credibility"].numpy()):
+            lacking = [*lacking, "by the noised digests most members harm: no update is longer than the median"]
+            judged = hushed(judged) or judged
         return dataclasses.replace(
             judged,
             say=told.say,

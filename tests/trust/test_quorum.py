@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.trust.quorum import lacks_quorum, mixed_weights
+from holdfast.play import run
+from holdfast.runs.experiment import from_table
+from holdfast.trust.base import Judgement
+from holdfast.trust.floor import hushed
+from holdfast.trust.quorum import lacks_quorum, mixed_weights, most_harm
 from holdfast.trust.reputation import first_memory, remember
+from holdfast.trust.robust.merging import stacked
 
 
 def test_without_a_quorum_a_robust_rule_with_a_proof_weighs_and_says_so() -> None:
@@ -37,3 +42,44 @@ def test_who_holds_one_class_only_abstains() -> None:
     assert all(torch.equal(alone[name], both[name]) for name in alone)
     most = remember(known, {0: told[0], **silent}, range(5), slow=0.05, most=8)
     assert torch.equal(most["reputation"], torch.zeros(5).double())  # one of three can tell: no quorum
+
+
+def test_the_median_member_decides_whether_witnesses_can_tell() -> None:
+    helped = {w: {c: 0.6 if c < 3 else 0.2 for c in range(5) if c != w} for w in range(5)}
+    harmed = {w: {c: 0.6 if c < 2 else 0.2 for c in range(5) if c != w} for w in range(5)}
+    assert not most_harm(helped, range(5), np.ones(5))
+    assert most_harm(harmed, range(5), np.ones(5))
+    mute = {w: {c: 0.5 for c in range(5) if c != w} for w in range(5)}
+    assert not most_harm(mute, range(5), np.ones(5))  # nobody tells anything: that is no quorum
+
+
+@pytest.mark.parametrize("mode", ["paper", "moments"])
+def test_where_noised_digests_find_that_most_harm_nobody_is_louder_than_the_median(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+
+    def seen(judged: Judgement) -> Judgement | None:
+        found = hushed(judged)
+        lengths.append(stacked((found or judged).updates).norm(dim=1))
+        return found
+
+    monkeypatch.setattr("holdfast.trust.jury.hushed", seen)
+    noise = {"epsilon": 3.0} if mode == "moments" else {}
+    history = run(
+        from_table(
+            {
+                "clients": 7,
+                "samples": 1400,
+                "rounds": 5,
+                "model": "features",
+                "workers": 0,
+                "trust": "jury",
+                "absence": {"name": "feddig", "mode": mode, **noise},
+            }
+        )
+    )
+    said = [note for record in history.records for note in record.notes if "noised digests" in note]
+    assert bool(said) == (mode == "moments")
+    assert len(said) == len(lengths)
+    assert all(float(found.max()) == pytest.approx(float(found.median()), rel=1e-5) for found in lengths)

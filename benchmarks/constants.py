@@ -1,4 +1,4 @@
-"""The jury's constants halved and doubled, one at a time: what is lost without attack and to late flips.
+"""The jury's constants halved and doubled, one at a time: what is lost without attack and to some.
 
     python benchmarks/constants.py --seed 200,201 --save constants
     python benchmarks/constants.py --data fashion --attack "none,door stripe" --constant "FURTHER,SUSPECT" --seed 200

@@ -107,7 +107,7 @@ class Jury(Trust):
 
     testers: int | None = None  # peers that testify in a round, after the first three; none: half, at least seven
     evidence: Literal["auto", "peers"] = "auto"  # auto: digests where there are any
-    slow: float = 0.05  # what a reputation forgets in a round that tells as much as the best so far
+    slow: float = 0.05  # share forgotten in a round; of a reputation, only as far as the round tells anything
     patience: int = 4  # rounds of evidence before a client is called suspect
     exclude: int = 0  # rounds of evidence after which it counts for nothing, until as many good ones; 0: never
     most: int = 200  # samples on which a witness compares models; a gradient costs three passes, and is of a quarter
@@ -178,8 +178,13 @@ class Jury(Trust):
         weights = mixed_weights(rows, masses > 0) if lacking else self.weights_of(masses, memory, clients)
         called, judged = hearing.context.called, judgement(heard, weights.tolist(), memory)
         told = judgement(heard, (weights * left).tolist(), memory) if guided.left else judged
-        if hearing.promised and not testers and most_harm(reports.told, clients, memory["credibility"].numpy()):
-            lacking = [*lacking, "by the noised digests most members harm: no update is longer than the median"]
+        if (
+            not lacking
+            and hearing.promised
+            and not testers
+            and most_harm(reports.told, clients, memory["credibility"].numpy())
+        ):
+            lacking = ["by the noised digests most members harm: no update is longer than the median"]
             judged = hushed(judged) or judged
         return dataclasses.replace(
             judged,

@@ -7,8 +7,7 @@ round by round, and of what the model was spared, so that who was found stays fo
     1  taught   T_i = sum over rounds of r a_i delta_i: a_i delta_i is i's part in the average of a round, and r how far
                 the model went along that average, 1 but for a server optimiser or a server step
        aside    A_i = what was taken out (3), and s_i delta_i / n of each of n updates, at most as long as the median
-                one, s_i the share of its say that i lost by this evidence (jury.py, 7). It fades by `slow` in a round,
-                as any credit does
+                one, s_i the share of its say that i lost by this evidence (jury.py, 7). It fades by `slow` in a round
     2  alone    U_i = T_i + A_i, and P_i = U_i less its projection on the span of the U_j of others: of those who help
                 (reputation.py), as members who send noise explain nothing, the half of whom least is said. What others
                 teach as well is not in it. P_i, with i's update of this round in it, is what witnesses search for

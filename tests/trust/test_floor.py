@@ -11,14 +11,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from holdfast.core.types import State, Tensors, Update, unpack
+from holdfast.core.types import State, Update, unpack
 from holdfast.data.task import Samples
 from holdfast.play import run
 from holdfast.runs.experiment import Experiment
 from holdfast.trust.base import judgement
 from holdfast.trust.floor import Good, hold, hushed, without
 from holdfast.trust.panel import PANEL, PanelRequest
-from holdfast.trust.reputation import charge, first_memory, remember, standing
+from holdfast.trust.reputation import first_memory, standing
 from holdfast.trust.witnesses import WitnessPanel
 from holdfast.trust.words import Found
 
@@ -288,24 +288,6 @@ def test_digests_must_explain_two_thirds_and_members_words_half() -> None:
     samples = Samples((torch.zeros(1, 2),), torch.tensor([0]))
     panels = [WitnessPanel(None, dict.fromkeys(range(n), samples), [], 0, 9) for n in (2, 3)]  # type: ignore[arg-type]
     assert [one.explains for one in panels] == [1 / 2, 2 / 3]
-
-
-def test_a_second_charge_counts_twice_as_long_and_good_conduct_takes_one_back() -> None:
-    def heard(memory: Tensors, rounds: int) -> tuple[Tensors, list[bool]]:
-        found = []
-        for _ in range(rounds):
-            memory = remember(memory, {}, range(3), slow=0.05, most=8)
-            found.append(bool(standing(memory, [1])[0]))
-        return memory, found
-
-    memory, once = heard(charge(first_memory(3), [1]), 3)
-    assert once == [False, False, True]
-    again, twice = heard(charge(memory, [1]), 5)
-    assert twice == [False, False, False, False, True]
-    assert again["charged"].tolist() == [0, 2, 0]
-    assert heard(again, 4)[0]["charged"].tolist() == [0, 1, 0]
-    assert heard(memory, 2)[0]["charged"].tolist() == [0, 0, 0]
-    assert standing(again, [0, 2]).tolist() == [1, 1]
 
 
 def test_the_good_model_moves_up_only_and_what_classes_lost_fades() -> None:

@@ -69,6 +69,10 @@ ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "held back": "mixture:length=3.9,own=-1,against=-0.6,push=0.5",
     "quiet late": "loudflip:since={half},length=2",
     "quiet slander": "mixture:length=2,own=-1,against=0,victims=3,since={half}",
+    **{
+        f"quiet {words}": f"mixture:length=2,own=-1,against=0,victims=3,words={words},since={{half}}"
+        for words in ("nothing", "gains", "worst")
+    },
     "flip x1": "signflip:1",
     "lying testers": "liar",
     "colluding testers": "colluder",

@@ -23,12 +23,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.mixture import Mixture
+from holdfast.attacks.panel_lies import PanelLie
 from holdfast.core.config import Choice
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import append_line, make_folder, read_lines
@@ -42,7 +43,7 @@ LEAST = 0.05  # of an option's range: the search never narrows further
 FILE = "search.jsonl"
 USUAL = {option.name: option.default for option in fields(Mixture)}
 Goal = Literal["model", "class"]
-Options = Mapping[str, float | int]
+Options = Mapping[str, float | int | str]
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,30 @@ class Range:
             return round(self.low * math.pow(self.high / self.low, place), 3)
         return round(self.low + place * (self.high - self.low), 3)
 
-    def place_of(self, value: float) -> float:
+    def place_of(self, value: float | str) -> float:
+        value = float(value)
         if self.whole:
             return (value - self.low + 0.5) / (self.high - self.low + 1)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some words, each as wide as the others."""
+
+    words: Sequence[str]
+
+    def at(self, place: float) -> str:
+        """
+        >>> OneOf(("a", "b")).at(0.2), OneOf(("a", "b")).at(1)
+        ('a', 'b')
+        """
+        return self.words[min(int(place * len(self.words)), len(self.words) - 1)]
+
+    def place_of(self, value: float | str) -> float:
+        return (self.words.index(str(value)) + 0.5) / len(self.words)
 
 
 @dataclass(frozen=True)
@@ -86,9 +105,9 @@ class Tried:
     honest_named: int  # in any seed
 
 
-def ranges(experiment: Experiment, classes: int) -> dict[str, Range]:
+def ranges(experiment: Experiment, classes: int) -> dict[str, Range | OneOf]:
     """What is searched, of which values; classes are pushed and testers lie only where there are any."""
-    found = {
+    found: dict[str, Range | OneOf] = {
         "length": Range(0.25, 8, log=True),
         "own": Range(-1, 1),
         "against": Range(-1, 1),
@@ -98,18 +117,19 @@ def ranges(experiment: Experiment, classes: int) -> dict[str, Range]:
         "victims": Range(0, max(1, experiment.clients // 4), whole=True),
     }
     if classes:
-        found |= {"push": Range(0, 1), "target": Range(0, classes - 1, whole=True)}
+        found |= {"push": Range(0, 1), "target": Range(0, classes - 1, whole=True), "words": OneOf(get_args(PanelLie))}
     return found
 
 
-def known(experiment: Experiment, classes: int) -> list[dict[str, float | int]]:
+def known(experiment: Experiment, classes: int) -> list[Options]:
     """Where the search starts: what is known to hurt some rule."""
     half = experiment.rounds // 2
     flip = {"own": -1.0, "against": 0.0}
-    found: list[dict[str, float | int]] = [
+    found: list[Options] = [
         {"length": 1.0, **flip},
         {"length": 4.0, **flip, "since": half},
         {"length": 4.0, **flip, "since": half, "victims": max(1, experiment.clients // 6)},
+        {"length": 2.0, **flip, "since": half, "victims": max(1, experiment.clients // 6)},
         {"length": 1.0, "against": 1.0},
         {"length": 1.0, "against": -1.0, "spread": 1.0},
     ]
@@ -178,7 +198,7 @@ class Search:
         return (best.mean(0) + spread * drawn).clamp(0, 1)
 
     def _places(self, options: Options) -> torch.Tensor:
-        usual = {"every": 1, **options}  # what is not said is nothing
+        usual: Options = {"every": 1, "words": get_args(PanelLie)[0], **options}  # what else is not said is nothing
         return torch.tensor([one.place_of(usual.get(name, 0)) for name, one in self._space.items()])
 
     def _play(self, options: Options) -> Tried:

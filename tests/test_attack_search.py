@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from holdfast import attack_search
-from holdfast.attack_search import Search, Tried
+from holdfast.attack_search import Search, Tried, ranges
 from holdfast.attacks import Sight, awake, choose_attack, tamper_updates
 from holdfast.cli import app
 from holdfast.core.config import Choice
@@ -58,6 +58,12 @@ def test_a_mixture_pushes_one_class_alone() -> None:
 def test_a_mixture_lies_as_a_tester_only_with_victims() -> None:
     assert not awake(mixture(length=1), 0, "tester")
     assert awake(mixture(length=1, victims=1), 0, "tester")
+
+
+def test_a_search_draws_what_liars_say_on_panels_too() -> None:
+    found = ranges(EXPERIMENT, classes=10)["words"]
+    assert [found.at(place) for place in (0.0, 0.3, 0.6, 1.0)] == ["opposite", "nothing", "gains", "worst"]
+    assert [found.at(found.place_of(word)) for word in ("gains", "worst")] == ["gains", "worst"]
 
 
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Search, list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.attacks import awake, false_report, tamper_updates
+from holdfast.attacks.panel_lies import false_scores
 from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.core.randomness import rng
@@ -82,17 +83,10 @@ class Adversary(Around):
         return replace(reply, scalars=scalars)
 
     def _exchange_scores(self, reply: Reply | Absent) -> Reply | Absent:
-        """The worst that liars on a panel can say: the better a model beside the last good one, the worse they call it;
-        and whoever is no accomplice is better left out."""
+        """What liars on a panel say; those of attacks that do not say how turn things round."""
         if isinstance(reply, Absent) or reply.client not in self._hostile or not reply.scalars.get("scores"):
             return reply
-        told = dict(reply.scalars["scores"])
-        if "good" in told:
-            ends = {c: [f(scores[c] for scores in told.values()) for f in (min, max)] for c in told["good"]}
-            told = {name: {c: sum(ends[c]) - value for c, value in scores.items()} for name, scores in told.items()}
-        else:
-            for name in (name for name in told if name.isdecimal()):
-                told[name] = dict.fromkeys(told[name], 0.0 if int(name) in self._hostile else 1.0)
+        told = false_scores(getattr(self._attack, "words", "opposite"), reply.scalars["scores"], self._hostile)
         return replace(reply, scalars={**reply.scalars, "scores": told})
 
     def _generator(self, round: int) -> torch.Generator:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.contract import Attack
+from holdfast.attacks.panel_lies import PanelLie
 from holdfast.attacks.updates import RandomWeights, Sight, SignFlip
 from holdfast.core.errors import HoldfastError
 from holdfast.core.rows import norms_of
@@ -49,6 +50,7 @@ class Slander(Attack):
 
     victims: int = 3
     update: Literal["random", "signflip", "loudflip", "honest"] = "loudflip"
+    words: PanelLie = "opposite"  # what they say on panels (panel_lies.py)
     kind: ClassVar[tuple[str, ...]] = ("tester", "update")
     omniscient: ClassVar[bool] = True
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from holdfast.attacks.contract import Attack
 from holdfast.attacks.knowing import Slander, output_row
+from holdfast.attacks.panel_lies import PanelLie
 from holdfast.attacks.updates import Sight
 from holdfast.core.rows import norms_of
 from holdfast.core.tensors import flat
@@ -38,6 +39,7 @@ class Mixture(Attack):
     push: float = 0.0
     target: int = 0
     victims: int = 0
+    words: PanelLie = "opposite"  # what liars say on panels (panel_lies.py)
     omniscient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

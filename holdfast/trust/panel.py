@@ -30,7 +30,7 @@ from holdfast.trust.measures import classes_of, held_out_and_more, some_of
 from holdfast.trust.testing import Tester
 
 Scores = Mapping[str, Mapping[str, float]]  # model -> class -> from 0 to 1
-SHARP = 3.0  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
+SHARP = 4.5  # x the rms of the outputs: sharp enough that p is near 0 or 1 for most samples
 PASSES = 4  # of the search for who harms, in a round: a site answers no more
 KEPT = 100  # models whose scores a member remembers: the good one is asked about again and again
 NEW, GOOD, BEFORE, HUSHED, ALL = "new", "good", "before", "hushed", "all"  # others: the member, or the number, left out

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 import torch
 
 from holdfast.algorithms.fedavg import average
 from holdfast.core.tensors import unflat
 from holdfast.core.types import State, Tensors, pack
 from holdfast.trust.base import Judgement
-from holdfast.trust.consensus import agreement
 from holdfast.trust.panel import ALL, PanelRequest
 from holdfast.trust.robust.merging import stacked
-from holdfast.trust.words import Found, Words, compare
+from holdfast.trust.words import Found, Words, believed, compare
 
 
 def left_out(before: State, judged: Judgement) -> PanelRequest:
@@ -36,7 +33,7 @@ def left_out(before: State, judged: Judgement) -> PanelRequest:
 def each_left_out(words: Words) -> dict[int, Found]:
     """What the others say of the round without each member, as far as their words go with the others'."""
     clients = sorted({int(name) for told in words.values() for name in told if name != ALL})
-    belief = believed(words, clients)
+    belief = believed(words, ALL, own=False) if words else {}
     found = {i: compare({j: told for j, told in words.items() if j != i}, str(i), ALL, belief) for i in clients}
     return {i: one for i, one in found.items() if one is not None}
 
@@ -45,17 +42,3 @@ def blamed(replayed: Mapping[int, Found]) -> list[int]:
     """Whom it is better to leave out, the most blamed first, at most half."""
     gains = {i: found.change for i, found in replayed.items() if found.change > found.error}
     return sorted(gains, key=lambda i: -gains[i])[: len(replayed) // 2]
-
-
-def believed(words: Words, clients: Sequence[int]) -> dict[int, float]:
-    """How far each witness's words go with the others', on the mean of what it holds; nobody testifies of itself."""
-    values = np.array(
-        [
-            [
-                np.nan if i == witness else statistics.fmean(told[str(i)][c] - told[ALL][c] for c in told[ALL])
-                for i in clients
-            ]
-            for witness, told in words.items()
-        ]
-    ).reshape(len(words), len(clients))
-    return dict(zip(words, agreement(values, np.ones(len(values))).tolist(), strict=True))

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.jobs import is_number
-from holdfast.trust.consensus import Values, weighted_median
+from holdfast.trust.consensus import Values, concordance, weighted_median
 from holdfast.trust.panel import Scores
+from holdfast.trust.reputation import ENOUGH
 
 Words = Mapping[int, Scores]  # witness -> model -> class -> score
 BEYOND = 2.0  # standard errors, of many witnesses: a change within them is not believed
@@ -78,14 +79,17 @@ def sound(scores: Mapping[str, Any], names: Sequence[str], classes: int) -> bool
 
 
 def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | None = None) -> Found | None:
-    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, one each if left out.
+    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, by default as far as its
+    words go with the others', of fewer than seven one each.
 
     >>> low, high = {"0": 0.5, "1": 0.5}, {"0": 0.75, "1": 0.5}
     >>> words = {0: {"new": low, "good": high}, 1: {"new": low, "good": high}, 2: {"new": high, "good": low}}
     >>> compare(words, "new", "good").classes
     {'0': -0.25, '1': 0.0}
     """
-    weights = np.array([1.0 if belief is None else belief[witness] for witness in words])
+    if belief is None:
+        belief = believed(words, other) if len(words) >= ENOUGH else dict.fromkeys(words, 1.0)
+    weights = np.array([belief[witness] for witness in words])
     heard = [told for told, weight in zip(words.values(), weights, strict=True) if weight > 0]
     holders = Counter(c for told in heard for c in told[one])
     judged = sorted(c for c, count in holders.items() if 3 * count > len(heard))
@@ -106,6 +110,29 @@ def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | No
         if c not in classes
     }
     return Found(classes, each, error, len(words), lone)
+
+
+def believed(words: Words, other: str, own: bool = True) -> dict[int, float]:
+    """How far what each witness says of all models, beside this one, is what the others say: so that who lies about
+    most classes is believed in none, also where liars are half of a class's holders. Of the model that is called by
+    its own number a witness is only heard if `own`.
+
+    >>> told = {"good": {"0": 0.5, "1": 0.5}, "new": {"0": 0.75, "1": 0.25}}
+    >>> lie = {"good": {"0": 0.5, "1": 0.5}, "new": {"0": 0.25, "1": 0.75}}
+    >>> believed({**dict.fromkeys(range(5), told), **dict.fromkeys(range(5, 9), lie)}, "good")[8]
+    0.0
+    """
+    names = [name for name in next(iter(words.values())) if name != other]
+    classes = sorted({c for told in words.values() for c in told[other]})
+    rows = [
+        [
+            told[name].get(c, np.nan) - told[other].get(c, np.nan) if own or name != str(witness) else np.nan
+            for name in names
+            for c in classes
+        ]
+        for witness, told in words.items()
+    ]
+    return dict(zip(words, concordance(np.array(rows)).tolist(), strict=True))
 
 
 def believed_beyond(witnesses: int) -> float:

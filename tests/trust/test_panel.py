@@ -41,7 +41,7 @@ def test_scores_do_not_depend_on_how_sure_a_model_is_of_itself() -> None:
     asked = PanelRequest(pack(new={"weight": 9 * weights}, good={"weight": weights}))
     samples = Samples((torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]),), torch.tensor([0, 1, 1]))
     found = class_scores(model, samples, asked)
-    right = torch.tensor([3.0, -3.0]).softmax(0)  # outputs +-1/2, rms 1/2
+    right = torch.tensor([panel.SHARP, -panel.SHARP]).softmax(0)  # outputs +-1/2, rms 1/2
     assert found["new"] == pytest.approx({"0": float(right[0]), "1": 0.5})
     assert found["good"] == pytest.approx(found["new"])
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.trust.words import Found, compare, error_of_median
+from holdfast.attacks.panel_lies import PanelLie, false_scores
+from holdfast.trust.consensus import concordance
+from holdfast.trust.words import Found, Words, compare, error_of_median
 
 
 def test_a_class_is_judged_by_the_median_of_its_holders_if_they_are_more_than_a_third() -> None:
@@ -57,3 +64,43 @@ def test_a_witness_that_is_not_believed_does_not_count() -> None:
     assert other is not None
     assert told.classes == pytest.approx({"a": -0.1, "b": 0.1})
     assert other.classes == pytest.approx({"a": -0.2, "b": 0.05})
+
+
+def struck(lie: PanelLie | None) -> Words:
+    """Twelve honest members and eight liars, half of the holders of class 5: a round in which it fell by 0.3."""
+    change = {"0": 0.04, "1": -0.06, "2": 0.02, "3": -0.08, "4": 0.05, "5": -0.3}
+    words = {}
+    for j in range(20):
+        held = [c for c in change if c != "5" or not 4 <= j < 8]  # eight honest holders, and all liars
+        told = {"good": dict.fromkeys(held, 0.5), "new": {c: 0.5 + change[c] + (j % 3 - 1) / 200 for c in held}}
+        words[j] = false_scores(lie, told, range(12, 20)) if lie is not None and j >= 12 else told
+    return words
+
+
+@pytest.mark.parametrize("lie", get_args(PanelLie))
+def test_liars_who_are_half_of_a_classs_holders_do_not_hide_its_fall(lie: PanelLie) -> None:
+    """All alike, the median of the class lies between a truth and a lie, and its error is as wide as the lie."""
+    truth, told = compare(struck(None), "new", "good"), compare(struck(lie), "new", "good")
+    assert truth is not None
+    assert told is not None
+    assert told.classes["5"] == pytest.approx(truth.classes["5"], abs=0.01)
+    assert told.falls({})["5"] < -0.29
+    alike = compare(struck(lie), "new", "good", dict.fromkeys(range(20), 1.0))
+    assert alike is not None
+    assert alike.falls({}).get("5", 0.0) > -0.15
+
+
+def test_concordance_by_hand() -> None:
+    """The medians are (2, -1): of twice and of half of them 2 <v, m> / (|v|^2 + |m|^2) is 20 / 25 and 5 / 6.25."""
+    values = np.array([[2.0, -1.0], [2.0, -1.0], [4.0, -2.0], [1.0, -0.5], [-2.0, 1.0], [0.0, 0.0], [2.0, np.nan]])
+    assert concordance(values) == pytest.approx([1, 1, 0.8, 0.8, 0, 0, 1])
+    assert concordance(np.zeros((3, 2))).tolist() == [1, 1, 1]  # nobody saw a change
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=1, max_size=9), st.randoms())
+def test_concordance_is_from_0_to_1_and_knows_no_order(rows: list[list[float]], random: Random) -> None:
+    found = concordance(np.array(rows))
+    assert ((found >= 0) & (found <= 1 + 1e-9)).all()
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    assert concordance(np.array(rows)[order]) == pytest.approx(found[order])

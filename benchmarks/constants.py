@@ -29,6 +29,7 @@ CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (jury, name, None) for name in ("LOUD", "QUIET", "MOST_SAMPLES", "TWIN")},
     **{name: (reputation, name, None) for name in ("TELLING", "LEARNT", "REPORTS", "CLEARLY")},
     **{f"RAMPS {name}": (reputation, "RAMPS", name) for name in ("reputation", "planted")},
+    "TELL": (words, "TELL", None),
     "BEYOND": (words, "BEYOND", None),
     "1 - FORGET": (floor, "FORGET", None),
     "SHARP": (panel, "SHARP", None),

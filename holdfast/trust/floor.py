@@ -3,52 +3,56 @@
     1  compare     each witness j tells p_jc of the new model and of the last good one, for the classes c that it holds;
                    where seven members or more testify, also of the hushed round, in which no update is longer than
                    the median one
-    2  change      d_c = median over the holders of c of p_jc(new) - p_jc(good), judged where more than a third of all
-                   witnesses hold c, so that liars are not alone;  d = mean_c d_c: all classes count alike. A class
+    2  belief      of seven witnesses or more each counts b_j, how far its words on all classes and models of the
+                   question are the others' (their concordance with the medians, consensus.py). So who lies about most
+                   classes is believed in none, also where liars are half of a class's holders; and to lie about the
+                   class that fell most costs most
+    3  change      d_c = median, weighted by b_j, over the holders of c of p_jc(new) - p_jc(good), judged where four
+                   of those who are believed hold c, or more than a third;  d = mean_c d_c: all classes count alike. A class
                    that fewer hold counts what its holders say it gained, at most max |d_c| of those judged, never
                    what they say it lost: honest members trade classes for each other, and were the gains of those
                    whom nobody else can check left out, their rounds would look like harm
                    e_c, e: their errors, 2 sqrt((n - 1) / (n - 3)) standard errors at n witnesses, from how far their
                    words lie apart; p(new) - p(good) is of the same samples, so what differs between members is not
                    in it. Of three witnesses no change is believed
-    3  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
+    4  harm        worth = d + mean_c min(0, fallen_c + d_c), over classes with d_c < -e_c, fallen_c what c lost of
                    late: gains count once, falls that are believed twice. worth < -lose is harm, if it still is so
-                   where classes must fall further than they swing by themselves (4). Where seven members testify a
+                   where classes must fall further than they swing by themselves (5). Where seven members testify a
                    small loss that is believed, d < -e, is harm too; and a round that does no harm is hushed if that
                    is worth more than e beside it: updates that help a little, and loudly something else, harm nothing
                    that is there and hold training back. Of honest updates the long ones are mostly the better half
-    4  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
-                   of that, at most half are. Witnesses count as far as their words go with the others'. How far class
-                   c swings by chance, from which members' updates happen to be what they are, is 2 standard errors of
-                   the jackknife, 2 (n - 1) / sqrt(n) times the deviation of d_c over i, that from the median distance:
-                   so what a few do to a class is not in it
-    5  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
+    5  replay      then the witnesses compare the average with that without member i, for each i: i is blamed if d > e
+                   of that, at most half are. Witnesses count as in 2, whatever their number; nobody testifies of
+                   itself. How far class c swings by chance, from which members' updates happen to be what they are,
+                   is 2 standard errors of the jackknife, 2 (n - 1) / sqrt(n) times the deviation of d_c over i, that
+                   from the median distance: so what a few do to a class is not in it
+    6  confirm     the round is done again without the most blamed one, two, three ... and all of them. Of those whose
                    worth is better by more than e than that of the round as it was, the fewest within e of the best are
                    taken; where d >= 0, half of the harm must be gone without them, since such a round only trades
                    classes; where digests testify, two thirds in any case, since FedDig's server step swings between
-                   classes by itself. Then 4 begins again without them as long as d < -max(lose, e), PASSES times in
+                   classes by itself. Then 5 begins again without them as long as d < -max(lose, e), PASSES times in
                    all. If the hushed round was better, those who are left are hushed too, where that is better still.
-                   If d < -max(lose, e) even so, the round is undone: the last good model stays. Those left out are
-                   charged if as much of the harm is gone without them at full length (half; two thirds):
-                   they count nothing for the next two rounds, after a second charge for four, then eight ...; as long
-                   a time of good conduct takes one charge back (reputation.py): so nobody has a part in more than every
-                   fifth round that harms. Who takes less of it away is left out of this round, and no more: whoever
-                   holds much of a class that gained is blamed a little in every trade. Nobody is left out of a round
-                   that does no harm: honest members who teach few classes would be, and what they teach forgotten
-    6  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
+                   If d < -max(lose, e) even so, the round is undone: the last good model stays
+    7  charge      those left out are charged if as much of the harm is gone without them at full length (half; two
+                   thirds): they count nothing for the next two rounds, after a second charge for four, then eight ...;
+                   as long a time of good conduct takes one charge back (reputation.py): so nobody has a part in more
+                   than every fifth round that harms. Who takes less of it away is left out of this round, and no more:
+                   whoever holds much of a class that gained is blamed a little in every trade. Nobody is left out of a
+                   round that does no harm: honest members who teach few classes would be, and what they teach forgotten
+    8  ratchet     the new model is the last good one if d >= 0, and then fallen_c = min(0, fallen_c + d_c), which
                    fades by a tenth a round; else the old one stays the yardstick: small losses add up to a large one.
                    Where noised digests testify the new model is always the yardstick: all have the noise in common,
                    which no error shows, and on it a model that learns from records falls a little in each round
-    7  the last    round, where it harms, is held against the model that it began with as well, done again or as it is:
+    9  the last    round, where it harms, is held against the model that it began with as well, done again or as it is:
                    worth < -lose / 2, and that one stays, as no later round mends what falls in this one. And the final
                    model gives way to the last good one if d < -lose / 2, whether that can be told from noise or not
 
 So whatever updates hold, the model never loses more than `lose` against the best so far (where noised digests testify:
-in a round), in units of p(true class) at the median holder of each class, where most holders tell the truth. A class
-may fall further where nobody can be blamed for it: honest members trade classes for each other, and a class whose
-holders are left out is forgotten. Liars with as many honest witnesses who doubt can hold a round up: the model then
-stays at its best. Liars who say that they alone hold u of C classes, which gain, hide u / C of what the class moved
-that moved most. Witnesses are the digests that are believed (FedDig), else all members that are there.
+in a round), in units of p(true class) at the median holder of each class, where most witnesses tell the truth of most
+classes. A class may fall further where nobody can be blamed for it: honest members trade classes for each other, and a
+class whose holders are left out is forgotten. Liars with as many honest witnesses who doubt can hold a round up: the
+model then stays at its best. Liars who say that they alone hold u of C classes, which gain, hide u / C of what the
+class moved that moved most. Witnesses are the digests that are believed (FedDig), else all members that are there.
 """
 
 from __future__ import annotations
@@ -143,15 +147,15 @@ class Case:
         return self.panel.ask(job, self.good.beside({**models, **begun}))
 
     def replay(self, judged: Judgement) -> dict[int, Found]:
-        """Step 4: what is said of the round without each member."""
+        """Step 5: what is said of the round without each member."""
         return each_left_out(self.panel.ask(REPLAY, left_out(self.before, judged)))
 
     def harms(self, found: Found) -> bool:
-        """Step 3."""
+        """Step 4."""
         return found.worth(self.good.fallen) < -self.lose or (self.panel.many and found.lost(0.0))
 
     def without_culprits(self, whole: Try, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
-        """Steps 4 and 5, until the round no longer harms, or nothing more is won."""
+        """Steps 5 and 6, until the round no longer harms, or nothing more is won."""
         best = self.fewer(whole, replayed, swings)
         for _ in range(PASSES - 1):
             if best is whole or not best.found.lost(self.lose):
@@ -160,7 +164,7 @@ class Case:
         return best
 
     def fewer(self, whole: Try, replayed: Mapping[int, Found], swings: Mapping[str, float]) -> Try:
-        """Step 5, once: the round without the most blamed, or as it is if nobody can be."""
+        """Step 6, once: the round without the most blamed, or as it is if nobody can be."""
         order = blamed(replayed)
         sets = {str(count): sorted(order[:count]) for count in numbers(len(order))}
         judged = {name: without(whole.judged, culprits) for name, culprits in sets.items()}
@@ -184,7 +188,7 @@ class Case:
         return tries[min((name for name in better if gains[name] >= gains[best] - errors[best]), key=int)]
 
     def hushed_too(self, best: Try, hush: Judgement, words: Words, swings: Mapping[str, float]) -> Try:
-        """Step 5: those who are left with no update longer than the median, if that is better still; else as it is."""
+        """Step 6: those who are left with no update longer than the median, if that is better still; else as it is."""
         one = without(hush, best.culprits)
         if one is None:
             return best
@@ -207,7 +211,7 @@ class Case:
         return self.kept(quiet[0], found, replace(quiet[1], notes=[*quiet[1].notes, note]))
 
     def kept(self, after: State, found: Found | None, judged: Judgement) -> tuple[State, Judgement]:
-        """Steps 6 and 7: this model, unless it is the final one and worse than the last good one."""
+        """Steps 8 and 9: this model, unless it is the final one and worse than the last good one."""
         best = self.good.or_new(after, None if self.panel.noised else found)
         if found is not None and self.panel.last and found.change < -self.lose / 2:
             judged = replace(judged, notes=[*judged.notes, f"the final model is the last good one ({found})"])
@@ -287,7 +291,7 @@ class Good:
         return PanelRequest(pack(**models), pack(**buffers))
 
     def or_new(self, after: State, found: Found | None) -> Good:
-        """Step 6; where nobody can tell, or noise adds up, the new model counts as good."""
+        """Step 8; where nobody can tell, or noise adds up, the new model counts as good."""
         if found is None:
             return Good(after.model, after.buffers, self.fallen)
         if found.change < 0:

@@ -1,4 +1,4 @@
-"""Who is blamed for a round that harms: witnesses compare the average with that without each member (floor.py, 4)."""
+"""Who is blamed for a round that harms: witnesses compare the average with that without each member (floor.py, 5)."""
 
 from __future__ import annotations
 

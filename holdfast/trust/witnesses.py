@@ -32,7 +32,7 @@ class WitnessPanel:
 
     @property
     def explains(self) -> float:
-        """The share of the harm that must be gone without those who are charged (step 5)."""
+        """The share of the harm that must be gone without those who are charged (steps 6 and 7)."""
         return 2 / 3 if self.by_digests else 1 / 2
 
     @property

@@ -1,4 +1,4 @@
-"""What witnesses say of one model beside another, class by class, and how far that is believed (floor.py, 1 to 3)."""
+"""What witnesses say of one model beside another, class by class, and how far that is believed (floor.py, 1 to 4)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdfast.trust.panel import Scores
 from holdfast.trust.reputation import ENOUGH
 
 Words = Mapping[int, Scores]  # witness -> model -> class -> score
+TELL = 4  # holders who can tell of a class: of three no error is known
 BEYOND = 2.0  # standard errors, of many witnesses: a change within them is not believed
 
 
@@ -79,7 +80,7 @@ def sound(scores: Mapping[str, Any], names: Sequence[str], classes: int) -> bool
 
 
 def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | None = None) -> Found | None:
-    """Steps 1 and 2; None where no class can be judged. `belief` is what each witness counts, by default as far as its
+    """Steps 1 to 3; None where no class can be judged. `belief` is what each witness counts, by default as far as its
     words go with the others', of fewer than seven one each.
 
     >>> low, high = {"0": 0.5, "1": 0.5}, {"0": 0.75, "1": 0.5}
@@ -92,7 +93,7 @@ def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | No
     weights = np.array([belief[witness] for witness in words])
     heard = [told for told, weight in zip(words.values(), weights, strict=True) if weight > 0]
     holders = Counter(c for told in heard for c in told[one])
-    judged = sorted(c for c, count in holders.items() if 3 * count > len(heard))
+    judged = sorted(c for c, count in holders.items() if count >= TELL or 3 * count > len(heard))
     if not judged:
         return None
     values = np.array([[told[one].get(c, np.nan) - told[other].get(c, np.nan) for c in judged] for told in heard])
@@ -113,9 +114,8 @@ def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | No
 
 
 def believed(words: Words, other: str, own: bool = True) -> dict[int, float]:
-    """How far what each witness says of all models, beside this one, is what the others say: so that who lies about
-    most classes is believed in none, also where liars are half of a class's holders. Of the model that is called by
-    its own number a witness is only heard if `own`.
+    """Step 2: how far what each witness says of all models, beside this one, is what the others say. Of the model
+    that is called by its own number it is only heard if `own`.
 
     >>> told = {"good": {"0": 0.5, "1": 0.5}, "new": {"0": 0.75, "1": 0.25}}
     >>> lie = {"good": {"0": 0.5, "1": 0.5}, "new": {"0": 0.25, "1": 0.75}}
@@ -145,7 +145,7 @@ def believed_beyond(witnesses: int) -> float:
 
 
 def usual_swings(replayed: Mapping[int, Found]) -> dict[str, float]:
-    """Step 3: how far classes move by chance: BEYOND standard errors of the jackknife over members, with the deviation
+    """Step 5: how far classes move by chance: BEYOND standard errors of the jackknife over members, with the deviation
     that the median tells, so that a few who move a class far are not in it. Of three witnesses nothing is believed."""
     told = [found for found in replayed.values() if not math.isinf(found.error)]
     judged = sorted(set.intersection(*(set(found.classes) for found in told))) if len(told) > 2 else []

@@ -25,6 +25,15 @@ def test_a_class_is_judged_by_the_median_of_its_holders_if_they_are_more_than_a_
     assert compare({}, "new", "good") is None
 
 
+@pytest.mark.parametrize(("holders", "judged"), [(3, False), (4, True)])
+def test_a_class_is_judged_by_four_of_many_as_well(holders: int, judged: bool) -> None:
+    scores = {j: {"0": 0.5, **({"1": 0.5} if j < holders else {})} for j in range(20)}
+    words = {j: {"good": held, "new": {c: value - 0.1 for c, value in held.items()}} for j, held in scores.items()}
+    found = compare(words, "new", "good")
+    assert found is not None
+    assert ("1" in found.classes) is judged
+
+
 def found(*changes: float, errors: float = 0.0) -> Found:
     classes = {str(c): change for c, change in enumerate(changes)}
     return Found(classes, dict.fromkeys(classes, errors), errors, 3)

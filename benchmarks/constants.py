@@ -36,7 +36,7 @@ CONSTANTS: dict[str, tuple[ModuleType, str, str | None]] = {
     **{name: (backdoor_probe, name, None) for name in ("FURTHER", "OF_EACH", "RECORDS", "STEPS", "LEAST", "SUSPECT")},
     **{name: (unlearning, name, None) for name in ("RIDGE", "AWAY")},
 }
-COUNTS = ("OF_EACH", "RECORDS", "STEPS")
+COUNTS = ("TELL", "OF_EACH", "RECORDS", "STEPS")
 OPTIONS = {"slow": 0.05, "lose": 0.02}
 HOSTILE = {"heart": 1, "five": 1, "breast": 2}
 

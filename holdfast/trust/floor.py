@@ -8,10 +8,10 @@
                    classes is believed in none, also where liars are half of a class's holders; and to lie about the
                    class that fell most costs most
     3  change      d_c = median, weighted by b_j, over the holders of c of p_jc(new) - p_jc(good), judged where four
-                   of those who are believed hold c, or more than a third;  d = mean_c d_c: all classes count alike. A class
-                   that fewer hold counts what its holders say it gained, at most max |d_c| of those judged, never
-                   what they say it lost: honest members trade classes for each other, and were the gains of those
-                   whom nobody else can check left out, their rounds would look like harm
+                   of those who are believed hold c, or more than a third;  d = mean_c d_c: all classes count alike.
+                   A class that fewer hold counts what its holders say it gained, at most max |d_c| of those judged,
+                   never what they say it lost: honest members trade classes for each other, and were the gains of
+                   those whom nobody else can check left out, their rounds would look like harm
                    e_c, e: their errors, 2 sqrt((n - 1) / (n - 3)) standard errors at n witnesses, from how far their
                    words lie apart; p(new) - p(good) is of the same samples, so what differs between members is not
                    in it. Of three witnesses no change is believed

@@ -40,10 +40,11 @@ DATA: dict[str, dict[str, Any]] = {
     "twelve": {**COMMON, "clients": 12, "rounds": 16, "model": "features"},
     "five": {**COMMON, "clients": 5, "rounds": 16, "model": "features"},
     "cifar": {**COMMON, "task": "cifar10", "samples": 4000, "clients": 20, "rounds": 16, "model": "features"},
+    "cifar-12k": {**COMMON, "task": "cifar10", "clients": 20, "rounds": 16, "model": "features"},
     "letters": {**COMMON, "task": "ocr-letters", "samples": 2600, "clients": 20, "rounds": 16},
     "heart": {"task": "heart", "rounds": 16, "workers": 0},
 }
-FILES = ("cifar", "letters")  # sets whose files are looked for in --files
+FILES = ("cifar", "cifar-12k", "letters")  # sets whose files are looked for in --files
 RULES = {
     "fedavg": {"trust": "samples"},
     "jury": {"trust": "jury"},

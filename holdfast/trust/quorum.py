@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.trust.consensus import Flags, Values, consensus, matrix_of
-from holdfast.trust.reputation import Told, who_tell
+from holdfast.trust.reputation import Told, is_quorum, who_tell
 from holdfast.trust.robust.aggregates import geometric_median, nearest_neighbour_mixing, through
 
 
@@ -23,7 +23,7 @@ def lacks_quorum(told: Told) -> list[str]:
     []
     """
     tell = len(who_tell(told))
-    if tell >= 3 and 2 * tell > len(told):
+    if is_quorum(tell, len(told)):
         return []
     return [f"no quorum: {tell} of {len(told)} witnesses can tell who helps; the updates are weighed by nnm:geomedian"]
 

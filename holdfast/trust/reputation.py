@@ -51,7 +51,7 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
     if not told:
         return after
     witnesses = who_tell(told)
-    if 2 * len(witnesses) <= len(told):  # no quorum: nothing is learnt
+    if not is_quorum(len(witnesses), len(told)):  # nothing is learnt
         return after
     values = matrix_of(told, witnesses, clients)
     credibility = after["credibility"].numpy()
@@ -80,6 +80,11 @@ def remember(memory: Tensors, told: Told, clients: Sequence[int], *, slow: float
 def who_tell(told: Told) -> list[int]:
     """The witnesses that can tell: who holds one class only has no gradient, says 0.5 of everybody, and abstains."""
     return sorted(witness for witness, said in told.items() if any(value != 0.5 for value in said.values()))
+
+
+def is_quorum(tell: int, heard: int) -> bool:
+    """Whether so many who can tell, of those heard, are enough to learn of anybody: three, and more than half."""
+    return tell >= 3 and 2 * tell > heard
 
 
 def charge(memory: Tensors, culprits: Sequence[int]) -> Tensors:

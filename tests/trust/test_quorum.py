@@ -53,6 +53,17 @@ def test_the_median_member_decides_whether_witnesses_can_tell() -> None:
     assert not most_harm(mute, range(5), np.ones(5))  # nobody tells anything: that is no quorum
 
 
+@pytest.mark.parametrize(
+    ("told", "learnt"), [({0: 0.9, 1: 0.9}, 0), ({0: 0.9, 1: 0.9, 2: 0.9}, 3), ({0: 0.9, 1: 0.9, 2: 0.5}, 0)]
+)
+def test_where_there_is_no_quorum_nothing_is_learnt_of_anybody(told: dict[int, float], learnt: int) -> None:
+    """Two witnesses who can tell are none, whether a third one is silent or away."""
+    reports = {w: dict.fromkeys((3, 4), value) for w, value in told.items()}
+    after = remember(first_memory(5), reports, [0, 1, 2, 3, 4], slow=0.05, most=8)
+    assert bool(lacks_quorum(reports)) is (learnt == 0)
+    assert int(after["testified"].sum()) == learnt
+
+
 @pytest.mark.parametrize("mode", ["paper", "moments"])
 def test_where_noised_digests_find_that_most_harm_nobody_is_louder_than_the_median(
     mode: str, monkeypatch: pytest.MonkeyPatch

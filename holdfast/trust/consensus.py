@@ -42,6 +42,15 @@ def weighted_median(values: Values, weights: Values) -> Values:
     return np.where(sums[-1] > 0, found, 0.0)
 
 
+def middle_of(values: Values, weights: Values) -> Values:
+    """The weighted median of each column, half way between the lower and the upper one.
+
+    >>> middle_of(np.array([[1.0], [2.0], [4.0], [9.0]]), np.ones(4))
+    array([3.])
+    """
+    return np.asarray((weighted_median(values, weights) - weighted_median(-values, weights)) / 2)
+
+
 def consensus(values: Values, credibility: Values) -> Values:
     """The credibility-weighted mean of each column, each value brought within three deviations of its column's median;
     0 where nobody says anything.
@@ -82,20 +91,32 @@ def agreement(values: Values, credibility: Values) -> Values:
 
 
 def concordance(values: Values) -> Values:
-    """How far each witness's row v is the median m of all, 2 <v, m> / (|v|^2 + |m|^2) over what it tells, at least 0:
-    less for who turns things round, and for who makes them larger or smaller (Lin 1989, about zero). Taken twice, the
-    second time beside the median of those who are believed.
+    """How far each witness's row is what the others say: the concordance of two rows, over what both tell, is
+
+        2 <v, w> / (|v|^2 + |w|^2), at least 0
+
+    less where one turns things round, and where one makes them larger or smaller (Lin 1989, about zero). First each
+    counts the median of its concordances with the others, so that less than half, however much alike, believe only
+    each other; then the concordance with the median of all so weighed.
 
     >>> v = np.array([[1.0, 1.0, np.nan], [1.0, 1.0, 1.0], [1.0, np.nan, 1.0], [-1.0, -1.0, -1.0], [0.0, 0.0, 0.0]])
     >>> concordance(v).round(1).tolist()  # of the last column's four words two are lies
     [1.0, 1.0, 1.0, 0.0, 0.0]
     """
-    said, found = np.nan_to_num(values), np.ones(len(values))
-    for _ in range(2):
-        middle = np.where(np.isnan(values), 0.0, weighted_median(values, found))
-        squares, products = (said * said + middle * middle).sum(1), np.maximum(0.0, (said * middle).sum(1))
-        found = np.where(squares > 0, 2 * products / np.where(squares > 0, squares, 1.0), 1.0)
-    return found
+    said, rows = ~np.isnan(values), np.nan_to_num(values)
+    squares = rows * rows @ said.T
+    between = ratio(rows @ rows.T, squares + squares.T)
+    between[(said.astype(int) @ said.T == 0) | np.eye(len(rows), dtype=bool)] = (
+        np.nan
+    )  # of what both tell there is none
+    first = middle_of(between, np.ones(len(rows)))
+    own = np.where(said, middle_of(values, first if first.any() else np.ones(len(rows))), 0.0)
+    return ratio((rows * own).sum(1), (rows * rows + own * own).sum(1))
+
+
+def ratio(products: Values, squares: Values) -> Values:
+    """Twice the products by the sums of squares, at least 0; 1 where nothing is told to be other than zero."""
+    return np.where(squares > 0, 2 * np.maximum(0.0, products) / np.where(squares > 0, squares, 1.0), 1.0)
 
 
 def near_duplicates(products: Tensor, twin: float) -> Flags:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.jobs import is_number
-from holdfast.trust.consensus import Values, concordance, weighted_median
+from holdfast.trust.consensus import Values, concordance, middle_of
 from holdfast.trust.panel import Scores
 from holdfast.trust.reputation import ENOUGH
 
@@ -98,7 +98,7 @@ def compare(words: Words, one: str, other: str, belief: Mapping[int, float] | No
         return None
     values = np.array([[told[one].get(c, np.nan) - told[other].get(c, np.nan) for c in judged] for told in heard])
     weights, said = weights[weights > 0], ~np.isnan(values)
-    middle = (weighted_median(values, weights) - weighted_median(-values, weights)) / 2
+    middle = middle_of(values, weights)
     away = values - middle
     means = np.nanmean(away[said.any(1)], 1)
     beyond = believed_beyond(len(heard))

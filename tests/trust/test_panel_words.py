@@ -75,12 +75,12 @@ def test_a_witness_that_is_not_believed_does_not_count() -> None:
     assert other.classes == pytest.approx({"a": -0.2, "b": 0.05})
 
 
-def struck(lie: PanelLie | None) -> Words:
-    """Twelve honest members and eight liars, half of the holders of class 5: a round in which it fell by 0.3."""
+def struck(lie: PanelLie | None, truthful: int) -> Words:
+    """Twelve honest members, of whom so many hold class 5, and eight liars, who all do: it fell by 0.3."""
     change = {"0": 0.04, "1": -0.06, "2": 0.02, "3": -0.08, "4": 0.05, "5": -0.3}
     words = {}
     for j in range(20):
-        held = [c for c in change if c != "5" or not 4 <= j < 8]  # eight honest holders, and all liars
+        held = [c for c in change if c != "5" or j < truthful or j >= 12]
         told = {"good": dict.fromkeys(held, 0.5), "new": {c: 0.5 + change[c] + (j % 3 - 1) / 200 for c in held}}
         words[j] = false_scores(lie, told, range(12, 20)) if lie is not None and j >= 12 else told
     return words
@@ -88,15 +88,17 @@ def struck(lie: PanelLie | None) -> Words:
 
 @pytest.mark.parametrize("lie", get_args(PanelLie))
 def test_liars_who_are_half_of_a_classs_holders_do_not_hide_its_fall(lie: PanelLie) -> None:
-    """All alike, the median of the class lies between a truth and a lie, and its error is as wide as the lie."""
-    truth, told = compare(struck(None), "new", "good"), compare(struck(lie), "new", "good")
+    """They are believed in no class, as they lie about most. Of who lies about this class alone half cannot be told
+    from the others, so there one honest holder more is needed."""
+    truthful = 9 if lie == "worst" else 8
+    truth, told = compare(struck(None, truthful), "new", "good"), compare(struck(lie, truthful), "new", "good")
     assert truth is not None
     assert told is not None
     assert told.classes["5"] == pytest.approx(truth.classes["5"], abs=0.01)
     assert told.falls({})["5"] < -0.29
-    alike = compare(struck(lie), "new", "good", dict.fromkeys(range(20), 1.0))
+    alike = compare(struck(lie, 8), "new", "good", dict.fromkeys(range(20), 1.0))
     assert alike is not None
-    assert alike.falls({}).get("5", 0.0) > -0.15
+    assert alike.falls({}).get("5", 0.0) > -0.2
 
 
 def test_concordance_by_hand() -> None:

@@ -106,9 +106,7 @@ def concordance(values: Values) -> Values:
     said, rows = ~np.isnan(values), np.nan_to_num(values)
     squares = rows * rows @ said.T
     between = ratio(rows @ rows.T, squares + squares.T)
-    between[(said.astype(int) @ said.T == 0) | np.eye(len(rows), dtype=bool)] = (
-        np.nan
-    )  # of what both tell there is none
+    between[(said.astype(int) @ said.T == 0) | np.eye(len(rows), dtype=bool)] = np.nan
     first = middle_of(between, np.ones(len(rows)))
     own = np.where(said, middle_of(values, first if first.any() else np.ones(len(rows))), 0.0)
     return ratio((rows * own).sum(1), (rows * rows + own * own).sum(1))

@@ -19,13 +19,13 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from saved import save
 
 from holdfast.attacks.adversary import choose_hostile
-from holdfast.attacks.panel_lies import PanelLie
+from holdfast.attacks.panel_lies import LIES
 from holdfast.cli.hostile import backdoor_rate, hostile_in, suspected
 from holdfast.data.task import Samples, Task
 from holdfast.play import run
@@ -73,9 +73,9 @@ ATTACKS = {  # {half}: half of the rounds; {last}: all but one
     "quiet slander": "mixture:length=2,own=-1,against=0,victims=3,since={half}",
     **{
         f"quiet {words}": f"mixture:length=2,own=-1,against=0,victims=3,words={words},since={{half}}"
-        for words in get_args(PanelLie)[1:]
+        for words in LIES[1:]
     },
-    **{f"frame {words}": f"slander:update=honest,words={words}" for words in get_args(PanelLie)[1:]},
+    **{f"frame {words}": f"slander:update=honest,words={words}" for words in LIES[1:]},
     "flip x1": "signflip:1",
     "lying testers": "liar",
     "colluding testers": "colluder",

@@ -23,13 +23,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from holdfast.attacks.adversary import choose_hostile
 from holdfast.attacks.mixture import Mixture
-from holdfast.attacks.panel_lies import PanelLie
+from holdfast.attacks.panel_lies import LIES
 from holdfast.core.config import Choice
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import append_line, make_folder, read_lines
@@ -117,7 +117,7 @@ def ranges(experiment: Experiment, classes: int) -> dict[str, Range | OneOf]:
         "victims": Range(0, max(1, experiment.clients // 4), whole=True),
     }
     if classes:
-        found |= {"push": Range(0, 1), "target": Range(0, classes - 1, whole=True), "words": OneOf(get_args(PanelLie))}
+        found |= {"push": Range(0, 1), "target": Range(0, classes - 1, whole=True), "words": OneOf(LIES)}
     return found
 
 
@@ -198,7 +198,7 @@ class Search:
         return (best.mean(0) + spread * drawn).clamp(0, 1)
 
     def _places(self, options: Options) -> torch.Tensor:
-        usual: Options = {"every": 1, "words": get_args(PanelLie)[0], **options}  # what else is not said is nothing
+        usual: Options = {"every": 1, "words": LIES[0], **options}  # what else is not said is nothing
         return torch.tensor([one.place_of(usual.get(name, 0)) for name, one in self._space.items()])
 
     def _play(self, options: Options) -> Tried:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from holdfast import attack_search
 from holdfast.attack_search import Search, Tried, ranges
 from holdfast.attacks import Sight, awake, choose_attack, tamper_updates
-from holdfast.attacks.panel_lies import PanelLie
+from holdfast.attacks.panel_lies import LIES
 from holdfast.cli import app
 from holdfast.core.config import Choice
 from holdfast.core.errors import HoldfastError
@@ -63,7 +63,7 @@ def test_a_mixture_lies_as_a_tester_only_with_victims() -> None:
 
 def test_a_search_draws_what_liars_say_on_panels_too() -> None:
     found = ranges(EXPERIMENT, classes=10)["words"]
-    assert {found.at(place / 100) for place in range(101)} == {*get_args(PanelLie)}
+    assert {found.at(place / 100) for place in range(101)} == {*LIES}
     assert [found.at(found.place_of(word)) for word in ("gains", "worst")] == ["gains", "worst"]
 
 

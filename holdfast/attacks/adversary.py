@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.attacks import awake, false_report, tamper_updates
-from holdfast.attacks.panel_lies import false_scores
+from holdfast.attacks.panel_lies import LIES, false_scores
 from holdfast.core.errors import HoldfastError
 from holdfast.core.memory import Memory
 from holdfast.core.randomness import rng
@@ -83,10 +83,11 @@ class Adversary(Around):
         return replace(reply, scalars=scalars)
 
     def _exchange_scores(self, reply: Reply | Absent) -> Reply | Absent:
-        """What liars on a panel say; those of attacks that do not say how turn things round."""
+        """What liars on a panel say; those of attacks that name none of these lies turn things round."""
         if isinstance(reply, Absent) or reply.client not in self._hostile or not reply.scalars.get("scores"):
             return reply
-        told = false_scores(getattr(self._attack, "words", "opposite"), reply.scalars["scores"], self._hostile)
+        lie = getattr(self._attack, "words", None)
+        told = false_scores(lie if lie in LIES else "opposite", reply.scalars["scores"], self._hostile)
         return replace(reply, scalars={**reply.scalars, "scores": told})
 
     def _generator(self, round: int) -> torch.Generator:

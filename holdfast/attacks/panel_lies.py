@@ -17,9 +17,10 @@ as much as can be.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 PanelLie = Literal["opposite", "nothing", "gains", "worst", "fell", "capture", "spread"]
+LIES: tuple[PanelLie, ...] = get_args(PanelLie)
 Scores = Mapping[str, float]  # class -> score
 Told = Mapping[str, Scores]  # model -> its scores
 LITTLE = 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.attacks.panel_lies import PanelLie, false_scores
+from holdfast.attacks.panel_lies import LIES, PanelLie, false_scores
 from holdfast.trust.consensus import concordance
 from holdfast.trust.words import Found, Words, compare, error_of_median
 
@@ -86,7 +85,7 @@ def struck(lie: PanelLie | None, truthful: int) -> Words:
     return words
 
 
-@pytest.mark.parametrize("lie", get_args(PanelLie))
+@pytest.mark.parametrize("lie", LIES)
 def test_liars_who_are_half_of_a_classs_holders_do_not_hide_its_fall(lie: PanelLie) -> None:
     """They are believed in no class, as they lie about most. Of who lies about this class alone half cannot be told
     from the others, so there one honest holder more is needed."""

@@ -326,6 +326,18 @@ def test_who_holds_training_back_from_the_first_round_on_takes_little(seed: int,
     assert (last.by_class[learnt] or 0) > 0.4
 
 
+def test_liars_on_panels_do_not_hide_what_quiet_strikes_take() -> None:
+    """63.0 %, and classes 2 and 5 at 3 and 20 %, while all members of a panel counted alike: eight of the 16 and 17
+    holders of these said the opposite of what they saw."""
+    settings: dict[str, Any] = {
+        "clients": 20, "partition": "dirichlet:0.5", "rounds": 16, "lr": 0.02, "model": "features", "workers": 0,
+        "attack": "mixture:length=2,own=-1,against=0,victims=3,since=8", "attackers": 8, "seed": 201,
+    }  # fmt: skip
+    last = run(Experiment(**settings, trust="jury")).records[-1]
+    assert (last.accuracy or 0) > 0.74
+    assert min(last.by_class[c] or 0 for c in (2, 5)) > 0.5
+
+
 def test_a_strike_in_the_last_round_does_not_leave_a_class_fallen() -> None:
     """Done again without those two, the round would leave 72.7 % in place of 77.5 %: class 4 fell by 37 points."""
     settings: dict[str, Any] = {
